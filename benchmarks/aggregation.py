@@ -21,8 +21,8 @@ from edge_client.arrays import Weights
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizers
 from server.jobs.assignment import cyclic
-from server.rounds.outcome.aggregation import Mean
 from server.storage.files.blobs import Blobs
+from server.strategy.mean import Mean
 
 UNITS, WIDTH, LABELS = 48, 1024, 4
 

@@ -36,10 +36,10 @@ from server.simulation.compute.work import Worker
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.files.models import Model
 from server.storage.jobs import find_job
 from server.storage.schema.tables import rounds
 from server.storage.store import Store
+from server.strategy.state import Model
 
 SYNCHRONOUS, BUFFERED = "synchronous", "buffered"
 LAST = 3

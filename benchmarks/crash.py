@@ -33,24 +33,25 @@ from fleet import NAMESPACE, TOKEN, Client, Server, machine, read_rows, shape_of
 from pydantic import SecretStr
 from sqlalchemy import select
 
-from edge_client.data.batches import Batches
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
-from edge_client.estimators.registry import estimator_for
-from edge_client.training.epoch import TrainingState, report, train, update
-from edge_client.training.features import NOTHING, measured, without_moments
+from edge_client.training.features import without_moments
 from edge_client.training.plan import Workbench
+from edge_client.training.round import client_round
 from edge_client.wire.protocol import Task
 from server.cli.connection import NoAnswer
 from server.jobs.job import Job
-from server.rounds.outcome.outcomes import Contribution, late_one, mean_of_updates
-from server.rounds.outcome.outliers import norms
 from server.rounds.places.fleet import is_to_measure
 from server.settings import Settings
-from server.storage.files.models import Model
 from server.storage.jobs import find_job
 from server.storage.schema.tables import devices, rounds, tasks
 from server.storage.store import Store
+from server.strategy.outliers import norms
+from server.strategy.registry import strategy_of
+from server.strategy.staleness import late_one
+from server.strategy.state import Model
+from server.strategy.strategy import RoundContext
+from server.strategy.updates import Contribution
 
 CLIENTS = 4
 
@@ -188,23 +189,14 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
                 training=job.settings.training, optimizers=job.settings.optimizers, batch=row.batch,
                 measure=is_to_measure(store, job, row.slot, start.version),
             )  # fmt: skip
-            encoder = bench.encoder(task.training.batch, task.training.length)
-            batches = Batches(data[names[row.device]], encoder, bench.kind.encode, task.seed)
-            passes = bench.passes(task, None)
-            estimator = estimator_for(manifest, task, passes)
-            state = TrainingState(start.weights)
-            for following in train(task, manifest, estimator, batches, state):
-                state = following
-            moments = NOTHING
-            if task.measure:
-                theirs = data[names[row.device]]
-                moments = measured(passes.features, theirs, encoder, bench.kind, start.weights, task.seed)
-            tensors = update(task, manifest, state) | moments.tensors
-            said = report(state, measured=moments.rows)
-            far = norms(without_moments(tensors), start.weights, manifest.head_names, manifest.units)
-            own = Contribution(row.id, tuple(row.units), task.training, far, said, lambda sent=tensors: sent)
+            own_data = bench.data(task, data[names[row.device]])
+            update = client_round(task, bench.model(task), start.weights, own_data)
+            far = norms(without_moments(update.tensors), start.weights, manifest.head_names, manifest.units)
+            own = Contribution(
+                row.id, tuple(row.units), task.training, far, update.report, lambda sent=update.tensors: sent
+            )
             updates.append(own if row.base is None else late_one(own, row.base, model, versions.__getitem__))
-        model = mean_of_updates(model, updates, job.settings, manifest, {}).model
+        model = strategy_of(job.settings).aggregate(model, updates, RoundContext(job.settings, manifest)).model
         versions[model.version] = model
     return model
 

@@ -28,14 +28,16 @@ from edge_client.training.features import NOTHING, moments_of, rows_of, without_
 from edge_client.wire.protocol import Report
 from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
-from server.rounds.outcome.features import is_asked
-from server.rounds.outcome.outcomes import Contribution, mean_of_updates
-from server.rounds.outcome.outliers import norms, usual
 from server.simulation.compute.together import run_together
 from server.simulation.compute.work import Worker
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import task_of
-from server.storage.files.models import Model
+from server.strategy.features import is_asked
+from server.strategy.outliers import norms, usual
+from server.strategy.registry import strategy_of
+from server.strategy.state import Model
+from server.strategy.strategy import RoundContext
+from server.strategy.updates import Contribution
 
 
 class Encoded(NamedTuple):
@@ -163,7 +165,8 @@ def played(known: Encoded, options: argparse.Namespace, kind: str, rule: str) ->
             far, own = norms(without_moments(said.tensors), model.weights, manifest.head_names), f"{place:03}"
             told, report = said.tensors, Report(**said.report)
             updates.append(Contribution(own, (), settings.training, far, report, lambda told=told: told, device=own))
-        outcome = mean_of_updates(model, updates, settings, manifest, usual([one.norms for one in updates]))
+        context = RoundContext(settings, manifest, usual([one.norms for one in updates]))
+        outcome = strategy_of(settings).aggregate(model, updates, context)
         model, named = outcome.model, [*named, *(part for part, _ in outcome.odd)]
     honest = options.clients - options.liars if kind in ("flipped", *LYING) else options.clients
     return {

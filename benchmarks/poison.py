@@ -35,15 +35,15 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.training.features import MEAN, Moments, moments_in
 from server.jobs.presets import merged
 from server.means.registry import MEANS, PLAIN
-from server.rounds.outcome.features import MOST_TIMES_USUAL, RIDGE, covariance_of, spread_of, variances_of
-from server.rounds.outcome.moments import MOST_TIMES, usual_change
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import ClientPart, Trained, Worker
 from server.simulation.data.split import Kinds, by_mix
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.files.models import Model
+from server.strategy.features import MOST_TIMES_USUAL, RIDGE, covariance_of, spread_of, variances_of
+from server.strategy.moments import MOST_TIMES, usual_change
+from server.strategy.state import Model
 
 FACTOR = -5.0
 LEANING = 20.0
@@ -72,7 +72,7 @@ def lied(kind: str, start: Weights, said: Said, spec: FeatureSpec | None, done: 
     if kind == "counted":
         return Said(said.tensors, said.report | {"examples": 10**6, "steps": 10**6})
     if kind == "leaning" and spec is not None and spec.bias:
-        bias = start[spec.bias] - np.float32(LEANING) * (said.tensors[spec.bias] - start[spec.bias])
+        bias = start[spec.bias] - np.float32(CLASS_CORRECTION) * (said.tensors[spec.bias] - start[spec.bias])
         return Said({**said.tensors, spec.bias: bias}, said.report)
     if kind == "negated":
         return Said(_along(start, said.tensors, FACTOR), said.report)
@@ -207,21 +207,16 @@ LIAR = [sys.executable, __file__]
 def lie() -> None:
     """`spry join` of a device that sends the opposite of what it found."""
     from edge_client.commands import cli
-    from edge_client.store.job import JobStore
-    from edge_client.training import round as part
+    from edge_client.rounds import participation
 
-    weights_of, save_update, start = part.current, JobStore.save_update, dict[str, Any]()
+    honest = participation.client_round
 
-    def current(*where: Any) -> Any:
-        found = weights_of(*where)
-        start.update(found.weights)
-        return found
+    def lying(task: Any, model: Any, weights: Weights, *others: Any, **more: Any) -> Any:
+        update = honest(task, model, weights, *others, **more)
+        said = lied("negated", weights, Said(update.tensors, {}), None, 0.0)
+        return update._replace(tensors=said.tensors)
 
-    def save(store: JobStore, tensors: Weights, report: Any) -> None:
-        save_update(store, lied("negated", start, Said(tensors, {}), None, 0.0).tensors, report)
-
-    part.current = current
-    setattr(JobStore, "save_update", save)  # noqa: B010 -- the same, for who reads types: it is a method of all stores
+    participation.client_round = lying
     sys.exit(cli.run(sys.argv[1:]))  # no process that lies less takes this one's place
 
 

@@ -38,7 +38,7 @@ from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run.fleet import Fleet, RunState, task_of
 from server.simulation.run.run import simulate
-from server.storage.files.models import Model
+from server.strategy.state import Model
 
 KINDS = "without", "with"
 

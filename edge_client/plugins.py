@@ -41,11 +41,25 @@ RUNTIMES = EntryGroup("spry.runtimes", "runtime", "edge_client.runtimes.runtime.
 ADAPTERS = EntryGroup("spry.adapters", "adapter", "export.adapt.adapter.Adapter")
 ESTIMATORS = EntryGroup("spry.estimators", "estimator", "edge_client.estimators.estimator.Estimator")
 AGGREGATIONS = EntryGroup("spry.aggregations", "aggregation", "edge_client.training.aggregations.Aggregation")
+STRATEGIES = EntryGroup("spry.strategies", "strategy", "server.strategy.strategy.Strategy")
 MEANS = EntryGroup("spry.means", "mean", "server.means.rule.Rule")
 SINKS = EntryGroup("spry.sinks", "sink", "server.sinks.sink.Sink")
 SIMULATION = EntryGroup("spry.simulation", "simulation's model", "server.simulation.compute.learner.Exporter")
 
-GROUPS = COMMANDS, CHECKS, BENCHES, BASELINES, RUNTIMES, ADAPTERS, ESTIMATORS, AGGREGATIONS, MEANS, SINKS, SIMULATION
+GROUPS = (
+    COMMANDS,
+    CHECKS,
+    BENCHES,
+    BASELINES,
+    RUNTIMES,
+    ADAPTERS,
+    ESTIMATORS,
+    AGGREGATIONS,
+    STRATEGIES,
+    MEANS,
+    SINKS,
+    SIMULATION,
+)
 
 
 @cache

@@ -131,6 +131,23 @@ def test_a_circle_of_rooms_is_found(tmp_path, monkeypatch):
         test_rooms_form_no_circle("house")
 
 
+HOSTED = ("time", "threading", "asyncio", "socket", "httpx", "os", "edge_client.store", "edge_client.rounds",
+          "edge_client.client", "edge_client.wire.server")  # fmt: skip
+
+
+def test_a_clients_round_knows_no_network_disk_clock_or_thread():
+    """What hosts a round has these: the device client, the simulator, somebody's notebook."""
+    taken = {
+        f"{path.name}: {name}"
+        for path in (ROOT / "edge_client/training").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else
+                     [one.name for one in node.names] if isinstance(node, ast.Import) else [])
+        if any(name == known or name.startswith(f"{known}.") for known in HOSTED)
+    }  # fmt: skip
+    assert not taken
+
+
 def statements(path: Path) -> list[ast.stmt]:
     """Those of a module that are more than its docstring."""
     tree = ast.parse(path.read_text())

@@ -36,8 +36,8 @@ SIZES = "n:"
 """How far a unit's newest holders went (`server.means.units`), which the server alone keeps."""
 SAID = "s:"
 """What a device said so far, by its id (`server.means.memory`), which the server alone keeps."""
-LEANING = "l:"
-"""How far a parameter goes with the errors of those who train it (`server.rounds.outcome.leanings`), which the server
+CLASS_CORRECTION = "l:"
+"""How far a parameter goes with the errors of those who train it (`server.strategy.class_correction`), which the server
 alone keeps."""
 CLIP = "c:norm"
 """How far updates of the next round may go, where it is found as a job goes (`server.privacy.mechanism`); the server

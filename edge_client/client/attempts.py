@@ -88,7 +88,7 @@ class Attempts:
                 bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
             )
             self.check_ins.fitness.tell_of_long(bench, task, examples)
-            from edge_client.training.round import Participation
+            from edge_client.rounds.participation import Participation
 
             part = Participation(
                 task, self.server, job, bench, examples, held_back, self.tell, conditions.memory(),

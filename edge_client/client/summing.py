@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from edge_client.errors import StoreError, TrainingError
 from edge_client.events import Event, Tell
-from edge_client.store.files import parse_tensors
 from edge_client.store.job import JobStore
 from edge_client.sums import fixed
 from edge_client.sums.adding import noisy, unmasked
@@ -18,8 +16,9 @@ from edge_client.sums.fixed import Parts
 from edge_client.sums.member import About, Kept, Member
 from edge_client.sums.messages import Stage, View
 from edge_client.sums.noise import Share
-from edge_client.wire.protocol import REPORT, Receipt, Report, Task
+from edge_client.wire.protocol import Receipt, Report, Task
 from edge_client.wire.server import Server
+from edge_client.wire.tensors import decode_update
 
 
 class Adding:
@@ -115,5 +114,4 @@ def _update_in(job: JobStore) -> tuple[dict[str, np.ndarray[Any, Any]], Report]:
     data = job.update()
     if data is None:
         raise StoreError(f"{job.folder} lacks the update that is to be added: the task is given back")
-    tensors, metadata = parse_tensors(data)
-    return tensors, msgspec.json.decode(metadata[REPORT], type=Report)
+    return decode_update(data)

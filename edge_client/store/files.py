@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from edge_client.arrays import Weights
 from edge_client.events import Event, Tell, silent
 
 T = TypeVar("T")
@@ -82,16 +81,3 @@ def safe_name(name: str) -> str:
     """The name itself where it is a plain one, else one with a hash; servers choose the names of jobs."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80]
     return plain if plain and plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-
-
-def parse_tensors(data: bytes) -> tuple[Weights, dict[str, str]]:
-    """The tensors of a safetensors file and what its header says beside them; ValueError where it is none."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        tensors = load(data)
-        header = msgspec.json.decode(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    except (SafetensorError, msgspec.DecodeError, KeyError) as error:
-        raise ValueError(str(error)) from None
-    return tensors, header.get("__metadata__", {})

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from edge_client.arrays import Weights
 from edge_client.bundle.names import under, within
 from edge_client.events import Tell, silent
-from edge_client.wire.protocol import REPORT, Report, Task
+from edge_client.wire.protocol import Report, Task
+from edge_client.wire.tensors import encode_update, parse_tensors
 
-from .files import PRIVATE, SHARED, parse_tensors, read_json, set_aside, write
+from .files import PRIVATE, SHARED, read_json, set_aside, write
 
 T = TypeVar("T")
 _WEIGHT, _OPTIMIZER = "w/", "o/"
@@ -139,10 +140,7 @@ class JobStore:
 
     def save_update(self, tensors: Weights, report: Report) -> None:
         """Once it is on disk, training need not be repeated."""
-        from safetensors.numpy import save
-
-        data = save(tensors, {REPORT: msgspec.json.encode(report).decode()})
-        write(self.folder / "update.safetensors", data)
+        write(self.folder / "update.safetensors", encode_update(tensors, report))
         (self.folder / "progress.safetensors").unlink(missing_ok=True)
 
     def update(self) -> bytes | None:

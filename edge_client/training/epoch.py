@@ -7,7 +7,6 @@ is whole, and a run that goes on from it ends with the same bits.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -39,7 +38,6 @@ class TrainingState:
     """Sum over the steps."""
     examples: int = 0
     """Sum over the steps of the first pass."""
-    seconds: float = 0.0
 
 
 class Gradients(Protocol):
@@ -63,15 +61,10 @@ def train(
     """The states after each step that is left of the round."""
     rates = _rates(task.training, manifest)
     for step in range(state.step, steps_in(task.training, len(batches))):
-        started = time.monotonic()
         batch = batches.at(step)
         state = _next(task.training, estimator, batch, state, rates)
-        first_pass = step < len(batches)
-        state = replace(
-            state,
-            examples=state.examples + (batch.examples if first_pass else 0),
-            seconds=state.seconds + time.monotonic() - started,
-        )
+        if step < len(batches):  # the first pass
+            state = replace(state, examples=state.examples + batch.examples)
         yield state
 
 
@@ -105,23 +98,16 @@ def check_finite(loss: float, values: Weights, step: int) -> None:
 
 
 def update(task: Task, manifest: Manifest, state: TrainingState) -> Weights:
-    """What the server is sent: the parameters that the task trains."""
+    """Take what the server is sent: the parameters that the task trains."""
     return {name: state.weights[name] for name in sorted(trained(manifest, task))}
 
 
-def report(
-    state: TrainingState,
-    *,
-    peak_bytes: int = 0,
-    judged: Judged | None = None,
-    measured: int = 0,
-) -> Report:
+def report(state: TrainingState, *, judged: Judged | None = None, measured: int = 0) -> Report:
+    """Tell the server what came of a round's steps; seconds and memory are added by whoever measures them."""
     return Report(
         examples=state.examples,
         steps=state.step,
         loss=state.loss / state.step,
-        seconds=round(state.seconds, 3),
-        peak_bytes=peak_bytes,
         measured=measured,
         **({} if judged is None else judged.told()),
     )

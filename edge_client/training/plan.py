@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edge_client.bundle.chain import Chain, bytes_of
+from edge_client.bundle.chain import Chain, bytes_of, cut_for
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, ProgramSpec
-from edge_client.data.examples import Check
+from edge_client.data.examples import Check, Example, Examples, examples_for
+from edge_client.data.sources import Row, open_data
 from edge_client.data.templates import Template
 from edge_client.errors import ProgramInputError, TrainingError
 from edge_client.estimators.registry import kind_of
@@ -17,10 +18,15 @@ from edge_client.runtimes.runtime import CPU, Runtime, open_runtime
 from edge_client.step.passes import Passes, rows_at_once
 from edge_client.step.turns import directions_at_once
 from edge_client.tasks.registry import task_named
-from edge_client.wire.protocol import Task
+from edge_client.wire.protocol import ServerOptimizers, Task, Training
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from edge_client.data.encoder import TextEncoder
+
+    from .round import LocalData, LocalModel
+
 
 CACHE_WITHOUT_LIMIT = 256 << 20
 MEGABYTE = 1e6
@@ -80,6 +86,38 @@ class Workbench:
             self.manifest, self.runtime, task, cache_bytes=plan.cache_bytes, keep_prefixes=keep_prefixes,
             low_memory=plan.low_memory,
         )  # fmt: skip
+
+    def task(self, training: Training, *, seed: int = 0, units: Sequence[int] | None = None) -> Task:
+        """A round in mode epoch of one client, which trains these units, or all of them, and the head."""
+        units = range(len(self.manifest.units)) if units is None else units
+        return Task(
+            id="local", job="local", job_name="local", round=1, seed=seed, units=list(units),
+            cut=cut_for(self.manifest, units), bundle="", runtime=self.runtime_name, version=0, iteration=0,
+            seconds=0.0, training=training, optimizers=ServerOptimizers(), batch=training.batch,
+        )  # fmt: skip
+
+    def examples(self, data: Path | str | Iterable[Row]) -> Examples:
+        """Examples of a JSONL or CSV file, or of rows."""
+        return examples_for(open_data(data), self.check())
+
+    def model(self, task: Task, passes: Passes | None = None) -> LocalModel:
+        """The model as a task trains it; `passes` where they are planned for some memory."""
+        from edge_client.estimators.registry import estimator_for
+
+        from .round import LocalModel
+
+        passes = passes or self.passes(task, None)
+        encoder = self.encoder(task.training.batch, task.training.length)
+        estimator = estimator_for(self.manifest, task, passes)
+        return LocalModel(self.manifest, self.kind, encoder, passes, estimator)
+
+    def data(self, task: Task, examples: Sequence[Example], held_back: Sequence[Example] = ()) -> LocalData:
+        """A client's examples as a task trains on them."""
+        from .round import LocalData, batches_of
+
+        training = task.training
+        encoder = self.encoder(training.batch, training.length)
+        return LocalData(examples, batches_of(examples, encoder, self.kind, training, task.seed), held_back)
 
     def close(self) -> None:
         self.runtime.close()

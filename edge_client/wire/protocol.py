@@ -32,8 +32,6 @@ VERSION = "v1"
 PROBLEM = "application/problem+json"
 SAFETENSORS = "application/vnd.safetensors"
 STEPS = "application/vnd.spry.steps"
-REPORT = "report"
-"""Where an update's safetensors header keeps its Report."""
 VERSION_HEADER = "X-Spry-Version"
 """The version of the weights that a response holds or leads to."""
 

@@ -11,15 +11,12 @@ from safetensors.numpy import load_file
 
 from edge_client.arrays import Weights
 from edge_client.bundle.adapters import unfolded
-from edge_client.bundle.chain import cut_for
 from edge_client.bundle.folder import Bundle
-from edge_client.data.batches import Batches
-from edge_client.data.examples import Examples, examples_for
-from edge_client.data.sources import open_data
-from edge_client.estimators.registry import estimator_for
-from edge_client.training.epoch import TrainingState, evaluate, train
+from edge_client.data.examples import Examples
+from edge_client.training.epoch import evaluate
 from edge_client.training.plan import Workbench
-from edge_client.wire.protocol import ServerOptimizers, Task, Training
+from edge_client.training.round import client_round
+from edge_client.wire.protocol import Task, Training
 from server.demo.intents import Phrase
 
 if TYPE_CHECKING:
@@ -63,31 +60,18 @@ class Judge:
 
     def trained(self, weights: Weights, local: Local, advance: Callable[[], None] = lambda: None) -> Weights:
         """The weights after some steps on one device's rows, with nobody to share the units with."""
-        task = self._local_task(local)
-        manifest = self._bench.manifest
-        encoder = self._bench.encoder(self._training.batch, self._training.length)
-        batches = Batches(self._examples(local.rows), encoder, self._bench.kind.encode, task.seed)
-        estimator = estimator_for(manifest, task, self._bench.passes(task, None))
-        state = TrainingState(weights)
-        for following in train(task, manifest, estimator, batches, state):
-            state = following
-            advance()
-        return state.weights
+        task, bench = self._local_task(local), self._bench
+        data = bench.data(task, self._examples(local.rows))
+        return client_round(task, bench.model(task), weights, data, on_step=lambda _: advance()).personalized
 
     def adapter(self, folder: Path) -> Weights:
         """A downloaded adapter's weights, by the names that programs take."""
         return unfolded(load_file(folder / ADAPTER), self.initial)
 
     def _examples(self, rows: Sequence[Phrase]) -> Examples:
-        return examples_for(open_data([dict(row) for row in rows]), self._bench.check())
+        return self._bench.examples([dict(row) for row in rows])
 
     def _local_task(self, local: Local) -> Task:
         """A round of one device: all units are its own."""
-        bench = self._bench
         training = replace(self._training, mode="epoch", iterations=local.steps, **ALONE)
-        units = list(range(len(bench.manifest.units)))
-        return Task(
-            id="local", job="local", job_name="local", round=1, seed=local.seed,
-            units=units, cut=cut_for(bench.manifest, units), bundle="", runtime=bench.runtime_name, version=0,
-            iteration=0, seconds=0.0, training=training, optimizers=ServerOptimizers(), batch=training.batch,
-        )  # fmt: skip
+        return self._bench.task(training, seed=local.seed)

@@ -10,15 +10,14 @@ from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.estimators.directed import ScalarEstimator
-from edge_client.estimators.registry import ESTIMATORS, kind_of
 from edge_client.sums.fixed import FEWEST
 from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import ServerOptimizers, Training
 from server.jobs.assignment import Assignment, RoundSlot, slots
+from server.jobs.composition import OWN_STRATEGY, conflicts
 from server.jobs.depths import Depth, common_units, common_way, depth_for
-from server.jobs.teams import check_sums, team_slots, teams_of
-from server.means.registry import MEANS, PLAIN
+from server.jobs.teams import team_slots, teams_of
+from server.means.registry import PLAIN
 
 
 class JobSettings(BaseModel):
@@ -80,6 +79,10 @@ class JobSettings(BaseModel):
     norm_bound: Annotated[float, Gt(1)] = Field(
         default=20.0, description="How often the median norm an update may have."
     )
+    strategy: Annotated[str, Len(1, 100)] = Field(
+        default=OWN_STRATEGY,
+        description="Who makes the next weights of a round's updates: a strategy installed beside.",
+    )
     aggregation: Annotated[str, Len(1, 100)] = Field(
         default="mean",
         description="What a unit's holders come to: mean, or one that few liars cannot move, such as agreeing.",
@@ -128,83 +131,9 @@ class JobSettings(BaseModel):
         return values
 
     @model_validator(mode="after")
-    def _consistent(self) -> JobSettings:
-        training = self.training
-        if self.minimum is not None and self.minimum > self.complete:
-            wanted = "buffer" if self.is_buffered else "per_round"
-            raise ValueError(f"minimum is {self.minimum}, more than {wanted} {self.complete}: lower it")
-        if training.mode == "iteration":
-            known = training.estimator in ESTIMATORS  # or it was, when the job was made
-            if known and not issubclass(kind_of(training), ScalarEstimator):
-                raise ValueError(f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch")
-            if training.optimizer != "sgd":
-                raise ValueError("in mode iteration the server takes the step: leave training.optimizer at sgd")
-            if self.aggregation in MEANS and self.aggregation != PLAIN and MEANS[self.aggregation].limit is None:
-                raise ValueError(
-                    f"in mode iteration devices repeat the server's mean: aggregation {self.aggregation} needs mode "
-                    "epoch; mean and clipped do not"
-                )
-        if self.secure_aggregation:
-            check_sums(training.mode, self.aggregation, self.per_round, self.places, self.min_holders)
-        if (self.target or self.patience) and not (self.held_out or self.device_evaluation):
-            raise ValueError("target and patience need an accuracy: give held_out examples or device_evaluation")
-        if self.evaluate_answers and not self.held_out:
-            raise ValueError("evaluate_answers needs questions with known answers: give held_out examples")
-        return self
-
-    @model_validator(mode="after")
-    def _scheduled(self) -> JobSettings:
-        if not self.is_buffered:
-            if self.buffer is not None:
-                raise ValueError("buffer is of schedule buffered: set schedule=buffered, or leave it out")
-            return self
-        if self.training.mode == "iteration":
-            raise ValueError("in mode iteration devices take each step together: schedule buffered needs mode epoch")
-        if self.secure_aggregation:
-            raise ValueError(
-                "secure_aggregation adds up the updates of one round's clients, and schedule buffered takes those of "
-                "several: leave one of them out"
-            )
-        if self.complete > self.per_round:
-            raise ValueError(
-                f"buffer is {self.buffer}, more than the per_round {self.per_round} devices that train at a time: "
-                "lower it"
-            )
-        if self.keep is not None and self.keep <= self.max_staleness:
-            raise ValueError(
-                f"keep is {self.keep}, and updates may begin with weights {self.max_staleness} versions old: raise it "
-                "above max_staleness"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _payable(self) -> JobSettings:
-        """Whatever else leaves a private job's device by its examples would be paid by no budget."""
-        if self.is_private and self.training.mode == "iteration":
-            raise ValueError(
-                "in mode iteration each client's derivatives are published, and noise in a sum hides none of them: "
-                "privacy_epsilon and privacy_noise need mode epoch"
-            )
-        if self.is_private and self.aggregation != PLAIN:
-            raise ValueError(
-                f"a privacy budget counts on a sum that each client moves by its clip alone: it needs aggregation "
-                f"mean, got {self.aggregation}"
-            )
-        if self.is_private and self.secure_aggregation and self.privacy_quantile is not None:
-            raise ValueError(
-                "a clip that follows is found from how long each update is, and secure_aggregation shows the server "
-                "none: leave out privacy_quantile"
-            )
-        if self.is_private and self.is_buffered:
-            raise ValueError(
-                "a privacy budget clips each update about the weights of its own round, and schedule buffered takes "
-                "those of several: leave one of them out"
-            )
-        if self.is_private and self.device_evaluation:
-            raise ValueError(
-                "what devices measure is paid by no privacy budget: leave out device_evaluation, and give held_out "
-                "examples"
-            )
+    def _composed(self) -> JobSettings:
+        if found := conflicts(self):
+            raise ValueError("; also, ".join(found))
         return self
 
     @property

@@ -6,7 +6,6 @@ team. With fewer devices than a round wants the teams are filled one after the o
 
 from __future__ import annotations
 
-from edge_client.sums.fixed import MOST
 from server.jobs.assignment import Assignment, RoundSlot, slots
 
 SPARE = 2
@@ -27,23 +26,3 @@ def team_in_turn(number: int, teams: int, places: int) -> frozenset[int]:
     """The places that a round fills first."""
     first = (number - 1) % teams
     return frozenset(place for place in range(places) if place * teams // places == first)
-
-
-def check_sums(mode: str, aggregation: str, per_round: int, places: int, least: int) -> None:
-    """Refuse what sums cannot be had with."""
-    if mode == "iteration":
-        raise ValueError(
-            "secure_aggregation needs mode epoch: in mode iteration devices repeat each other's steps from every one's "
-            "derivatives"
-        )
-    if aggregation != "mean":
-        raise ValueError(
-            f"secure_aggregation gives the server sums, and aggregation {aggregation} compares single updates: leave "
-            "it at mean"
-        )
-    if per_round < least:
-        raise ValueError(f"min_holders is {least}, more than per_round {per_round}: raise per_round")
-    if places > MOST:
-        raise ValueError(
-            f"a sum has room for {MOST} devices, not {places} (per_round x over_selection): lower per_round"
-        )

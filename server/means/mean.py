@@ -1,6 +1,6 @@
 """The weighted mean: every holder counts, however far it goes.
 
-A round takes it update by update (`server.rounds.outcome.aggregation.Mean`), so that one sum is all that is held; this
+A round takes it update by update (`server.strategy.mean.Mean`), so that one sum is all that is held; this
 is the same of a stack.
 """
 

@@ -38,7 +38,7 @@ class Heard(NamedTuple):
     """What all devices said so far, as the state keeps it."""
 
 
-class Voices(NamedTuple):
+class Fingerprints(NamedTuple):
     """What devices say in a round."""
 
     said: Numbers
@@ -47,7 +47,7 @@ class Voices(NamedTuple):
     """In so many numbers independent devices would be as far apart."""
 
 
-def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], voices: Voices) -> Heard:
+def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], voices: Fingerprints) -> Heard:
     """A round's devices, by what each says in it and said before, among all that are known.
 
     So few liars stay few in a round in which they happen to be many.
@@ -91,7 +91,7 @@ def _bounded(said: Numbers) -> Numbers:
     return no_longer(said, middle(sizes, np.ones(len(sizes))))
 
 
-def shortened(voices: Voices) -> Voices:
+def shortened(voices: Fingerprints) -> Fingerprints:
     """What devices say in no more numbers than are kept of each."""
     devices, numbers = voices.said.shape
     if numbers <= MOST_NUMBERS:
@@ -101,4 +101,4 @@ def shortened(voices: Voices) -> Voices:
     sums = np.zeros((devices, MOST_NUMBERS))
     for device, own in enumerate(voices.said):
         sums[device] = np.bincount(place, own * sign, MOST_NUMBERS)
-    return Voices(sums, 1 / (1 / voices.freedom + 1 / MOST_NUMBERS))
+    return Fingerprints(sums, 1 / (1 / voices.freedom + 1 / MOST_NUMBERS))

@@ -26,9 +26,8 @@ from server.means.registry import PLAIN
 from server.rounds import claims
 from server.rounds.claims import Claim
 from server.rounds.outcome import late
-from server.rounds.outcome.aggregation import mean_claim
 from server.rounds.outcome.evaluation import evaluate, on_devices, task_of, unlearned_in
-from server.rounds.outcome.outcomes import Outcome, aggregate
+from server.rounds.outcome.outcomes import aggregate
 from server.rounds.places.fleet import all_have_reported, present
 from server.rounds.secrecy import summing, totals
 from server.rounds.secrecy.privacy import FLEET_SECONDS, spend, why_spent
@@ -39,6 +38,8 @@ from server.storage.jobs import find_job
 from server.storage.schema.rows import Reported, Round, RoundState
 from server.storage.store import Store
 from server.storage.work import metrics, parts, rounds, scalars, sums
+from server.strategy.mean import mean_claim
+from server.strategy.updates import Outcome
 from server.sums.opening import Unopened
 
 log = logging.getLogger("spry.server")

@@ -10,11 +10,11 @@ import time
 from sqlalchemy.exc import SQLAlchemyError
 
 from edge_client.errors import SpryError
-from server.rounds.outcome.outliers import FIRST_ROUNDS
 from server.rounds.places.offers import Offers
 from server.rounds.rounds import advance
 from server.storage import jobs, retention
 from server.storage.store import Store
+from server.strategy.outliers import FIRST_ROUNDS
 
 log = logging.getLogger("spry.server")
 

@@ -13,14 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_client.bundle.chain import cut_for
 from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import in_order
 from edge_client.data.examples import Example, Examples, examples_for
 from edge_client.data.sources import open_data
 from edge_client.runtimes.runtime import available
 from edge_client.training.plan import Workbench
-from edge_client.wire.protocol import ServerOptimizers, Task, Training
+from edge_client.wire.protocol import Training
 from server.means.rule import Numbers
 
 _STEPS = 300
@@ -82,12 +81,7 @@ class _Features:
 
     def __init__(self, bench: Workbench, tell: Callable[[str], None]) -> None:
         batch, length = bench.manifest.shapes[0]
-        training, units = Training(batch=batch, length=length), list(range(len(bench.manifest.units)))
-        task = Task(
-            id="one-place", job="one-place", job_name="one-place", round=1, seed=0, units=units,
-            cut=cut_for(bench.manifest, units), bundle="", runtime=bench.runtime_name, version=0, iteration=0,
-            seconds=0.0, training=training, optimizers=ServerOptimizers(), batch=batch,
-        )  # fmt: skip
+        task = bench.task(Training(batch=batch, length=length))
         self._bench, self._tell = bench, tell
         self._passes = bench.passes(task, None, keep_prefixes=False)
         self._encoder = bench.encoder(batch, length)

@@ -11,8 +11,9 @@ import edge_client
 NAMES = {
     "BadAnswer", "Bundle", "BundleError", "Client", "Columns", "Conditions", "DataError", "DirectionError", "Event",
     "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
-    "TextEncoder", "TrainingError", "Unauthorized", "Unreachable", "WrongResults", "__version__", "cut_for",
-    "directions_for", "estimate", "open_runtime", "parse_hours",
+    "Task", "TextEncoder", "Training", "TrainingError", "Unauthorized", "Unreachable", "Update", "Workbench",
+    "WrongResults", "__version__", "client_round", "cut_for", "directions_for", "estimate", "open_runtime",
+    "parse_hours",
 }  # fmt: skip
 
 

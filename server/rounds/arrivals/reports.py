@@ -18,14 +18,15 @@ from server.rounds.arrivals.updates import largest, read_update
 from server.rounds.outcome import late
 from server.rounds.outcome.counts import check_derivatives, check_held_back, held_to
 from server.rounds.outcome.evaluation import on_devices, task_of
-from server.rounds.outcome.features import unlikely
-from server.rounds.outcome.outliers import beyond, norms, usual_in
+from server.rounds.outcome.usual import usual_in
 from server.rounds.places.fleet import is_to_measure
 from server.storage.identities import refusals
 from server.storage.jobs import find_job
 from server.storage.schema.rows import Part, Round, Sent
 from server.storage.store import Store
 from server.storage.work import metrics, parts, rounds, scalars
+from server.strategy.features import unlikely
+from server.strategy.outliers import beyond, norms
 
 
 class Reports:

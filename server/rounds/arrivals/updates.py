@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest, Parameter
 from edge_client.training.features import MEAN, NOTHING, PRODUCTS, Moments, moments_in, shapes_of
-from edge_client.wire.protocol import REPORT, Report
+from edge_client.wire.protocol import Report
+from edge_client.wire.tensors import REPORT, check_format
 from server.errors import Refusal
 
 HEADER_BYTES = 64 << 10
@@ -27,7 +28,7 @@ _REPORT = TypeAdapter(Report)
 
 
 @dataclass(frozen=True)
-class Update:
+class ReceivedUpdate:
     """A client's new weights of its units and the head."""
 
     tensors: Weights
@@ -48,7 +49,7 @@ def _moments(manifest: Manifest) -> list[Parameter]:
     return [Parameter(name, shape) for name, shape in shapes_of(manifest, manifest.features).items()]
 
 
-def read_update(path: Path, manifest: Manifest, units: Sequence[int]) -> Update:
+def read_update(path: Path, manifest: Manifest, units: Sequence[int]) -> ReceivedUpdate:
     """The update of these units in a file, or the reason why it is none."""
     expected = manifest.trained_with(units)
     try:
@@ -61,13 +62,17 @@ def read_update(path: Path, manifest: Manifest, units: Sequence[int]) -> Update:
     except SafetensorError as error:
         raise _invalid(f"it is not a safetensors file: {error}") from None
     try:
+        check_format(metadata)
+    except ValueError as error:
+        raise _invalid(str(error)) from None
+    try:
         report = _REPORT.validate_json(metadata.get(REPORT, ""), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise _invalid(f"its report is not valid: {where} {first['msg']}") from None
     own = {parameter.name: tensors[parameter.name] for parameter in expected}
-    return Update(own, report, moments_in(tensors, report.measured))
+    return ReceivedUpdate(own, report, moments_in(tensors, report.measured))
 
 
 def _check_names(names: set[str], expected: Sequence[Parameter]) -> None:

@@ -25,8 +25,8 @@ from edge_client.training.epoch import evaluate as judged
 from edge_client.wire.protocol import Report
 from server.errors import Refusal
 from server.jobs.job import Job
-from server.rounds.outcome.aggregation import mean_claim
 from server.storage.store import Store
+from server.strategy.mean import mean_claim
 
 if TYPE_CHECKING:
     from edge_client.data.examples import Examples

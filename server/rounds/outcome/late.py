@@ -9,16 +9,13 @@ its device began with; the older these are, the less of it counts.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Connection
 
-from edge_client.arrays import Weights
 from server.errors import Refusal
 from server.jobs.assignment import RoundSlot
 from server.jobs.job import Job
@@ -34,24 +31,6 @@ _LOOKED_AT = 8
 """Rounds in which it is counted what has been given out."""
 
 # --- an update that comes late ---------------------------------------------------------------------------------------
-
-
-def share(staleness: int) -> float:
-    """What is left of an update that began so many versions ago."""
-    return 1.0 / math.sqrt(1.0 + staleness)
-
-
-def aged(update: Mapping[str, Any], base: Weights, start: Weights, staleness: int) -> dict[str, Any]:
-    """An update as one of the weights at the start: its difference from those it began with, and less of it.
-
-    In 64 bits, so that what is taken away and added again costs none. What it tells beside weights stays.
-    """
-    left = share(staleness)
-
-    def moved(name: str, value: Any) -> Any:
-        return start[name].astype(np.float64) + left * (value.astype(np.float64) - base[name])
-
-    return {name: moved(name, value) if name in start else value for name, value in update.items()}
 
 
 def mean(staleness: Sequence[int]) -> dict[str, float]:

@@ -17,12 +17,12 @@ from server.jobs.assignment import Needs, RoundSlot
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.depths import Depth, Reach
 from server.jobs.job import Job
-from server.rounds.outcome.features import is_asked
 from server.rounds.secrecy.privacy import has_paid_all
 from server.storage.identities import devices
 from server.storage.schema.rows import Device, Round
 from server.storage.store import Store
 from server.storage.work import parts, sums
+from server.strategy.features import is_asked
 
 GATHERS = 2.0
 """How many retry times a round stays open for devices to join, unless as many have reported as in the round before."""

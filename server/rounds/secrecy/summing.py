@@ -23,13 +23,13 @@ from edge_client.sums.streams import KEY
 from edge_client.wire.protocol import Sum, Training
 from server.jobs.job import Job
 from server.privacy.shares import share_of
-from server.rounds.outcome.aggregation import largest_weight
 from server.rounds.outcome.evaluation import task_of
 from server.rounds.secrecy.privacy import pay_for_sum
 from server.storage.schema.rows import Part, Round
 from server.storage.store import Store
 from server.storage.work import rounds, sums
 from server.storage.work.sums import Summand, SumStanding
+from server.strategy.mean import largest_weight
 from server.sums.arrangement import Arrangement, Entrant, arranged, teams
 from server.sums.opening import is_enough
 

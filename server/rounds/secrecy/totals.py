@@ -18,13 +18,14 @@ from edge_client.wire.scalars import shaped
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
 from server.privacy.shares import share_of, wanted_in_sum
-from server.rounds.outcome.outcomes import Outcome
-from server.rounds.outcome.outliers import beyond, norms, usual_in
+from server.rounds.outcome.usual import usual_in
 from server.rounds.secrecy.summing import arrangement_of, carried, dealt_in, openings_in, scores_of
-from server.storage.files.models import Model, moved
 from server.storage.schema.rows import Round
 from server.storage.store import Store
 from server.storage.work import sums
+from server.strategy.outliers import beyond, norms
+from server.strategy.state import Model, moved
+from server.strategy.updates import Outcome
 from server.sums.arrangement import Arrangement
 from server.sums.opening import Total, Unopened, unmask
 

@@ -190,6 +190,9 @@ class JoinedPasses:
         assert features is not None  # they are asked for where the manifest has them
         return features
 
+    def release(self) -> None:
+        """Nothing is held from one pass to the next."""
+
     def _forward(self, batch: Batch, weights: Weights) -> Computed:
         return self._meeting.ask(self._member, Question(weights, batch))
 

@@ -6,9 +6,8 @@ the call, so that any worker may be asked for any group.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -23,9 +22,8 @@ from edge_client.estimators.directed import ScalarEstimator
 from edge_client.estimators.estimator import Estimate, Estimator
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score
-from edge_client.training.epoch import Judged, TrainingState, evaluate, report, steps_in, train, update
-from edge_client.training.features import NOTHING, Moments, measured
-from edge_client.training.personal import personal
+from edge_client.training.epoch import Gradients, Judged, evaluate, steps_in
+from edge_client.training.round import LocalData, LocalModel, client_round, personalized
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
 from server.simulation.compute.learner import Learner, open_learner
@@ -86,13 +84,11 @@ class Worker:
         def work(number: int, passes: JoinedPasses) -> Trained:
             client, task = members[number]
             estimator = _Watched(self._estimator(task, passes, last_change))
-            batches = self._batches(client, task)
-            state = deque(train(task, self.manifest, estimator, batches, TrainingState(weights)), maxlen=1).pop()
-            judged = self._personal(client, task, passes, state.weights) if task.evaluate else None
-            moments = self._measured(client, task, passes, weights)
-            told = asdict(report(state, judged=judged, measured=moments.rows))
-            own = update(task, self.manifest, state) | moments.tensors
-            return Trained(own, told, estimator.spread.variance)
+            model = self._model(passes, estimator)
+            update = client_round(task, model, weights, self._data(client, task))
+            judged = self._judged(client, model, update.personalized) if task.evaluate else None
+            report = update.report if judged is None else replace(update.report, **judged.told())
+            return Trained(update.tensors, asdict(report), estimator.spread.variance)
 
         return run_together(self.learner, [member.task for member in members], work)
 
@@ -118,7 +114,9 @@ class Worker:
 
         def work(number: int, passes: JoinedPasses) -> tuple[int, int]:
             client, task = members[number]
-            judged = self._personal(client, task, passes, weights)
+            model = self._model(passes, self._estimator(task, passes, weights))
+            own = personalized(task, model, self._data(client, task), weights)
+            judged = self._judged(client, model, own)
             return (0, 0) if judged is None else (judged.own.total, self.kind.hits(judged.own))
 
         return run_together(self.learner, [member.task for member in members], work)
@@ -127,21 +125,20 @@ class Worker:
         """How good these weights are on a part of the test set."""
         return score(self.learner, self._tested_encoder, self.tested[first:last], weights)
 
-    def _personal(self, client: int, task: Task, passes: JoinedPasses, weights: Weights) -> Judged | None:
-        """A client's own model by its own test examples; the round's is not measured there."""
-        own, spec = self._client(client), self.manifest.features
-        if not own.test:
-            return None
-        if spec is not None:
-            weights = personal(passes.features, own.train, self._encoder, self.kind, weights, spec, task.seed)
-        (score,) = evaluate(passes.logits, own.test, self._encoder, self.kind, [weights])
-        return Judged(self.kind, Score(score.total, {}), score)
+    def _model(self, passes: JoinedPasses, estimator: Gradients) -> LocalModel:
+        return LocalModel(self.manifest, self.kind, self._encoder, passes, estimator)
 
-    def _measured(self, client: int, task: Task, passes: JoinedPasses, weights: Weights) -> Moments:
-        if not task.measure:
-            return NOTHING
-        examples = self._client(client).train
-        return measured(passes.features, examples, self._encoder, self.kind, weights, task.seed)
+    def _data(self, client: int, task: Task) -> LocalData:
+        """A client's training examples: its test examples are scored apart, without the round's model."""
+        return LocalData(self._client(client).train, self._batches(client, task))
+
+    def _judged(self, client: int, model: LocalModel, personalized: Weights) -> Judged | None:
+        """Score a client's own model on its own test examples."""
+        test = self._client(client).test
+        if not test:
+            return None
+        (score,) = evaluate(model.passes.logits, test, self._encoder, self.kind, [personalized])
+        return Judged(self.kind, Score(score.total, {}), score)
 
     def _batches(self, client: int, task: Task) -> Batches:
         return Batches(self._taken(client), self._encoder, self.kind.encode, task.seed)

@@ -3,7 +3,7 @@
     select → assign → train → aggregate → evaluate
 
 Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.rounds.outcome.outcomes`) and the
-devices' own training (`edge_client.training.epoch`); what a real round also does, waiting and validating, has nothing
+devices' own round (`edge_client.training.round`); what a real round also does, waiting and validating, has nothing
 to do here.
 """
 
@@ -23,14 +23,12 @@ from edge_client.tasks.task import combined
 from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
+from server.jobs.assignment import RoundSlot
 from server.jobs.completion import complete
 from server.means.registry import PLAIN
-from server.privacy.budget import may_go_on, sampled_spent, settled_by_chance
+from server.privacy.budget import may_go_on, mechanism_of, sampled_spent, settled_by_chance
 from server.privacy.noise import Noise
 from server.rounds.outcome import late
-from server.rounds.outcome.features import is_asked
-from server.rounds.outcome.outcomes import Contribution, Outcome, late_one, mean_of_updates, step_of_scalars
-from server.rounds.outcome.outliers import norms, usual
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import ClientPart, Trained, rows_together
 from server.simulation.data.population import sampled, taken
@@ -44,7 +42,14 @@ from server.simulation.run.sums import summed
 from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
 from server.simulation.run.ways import ways_in
-from server.storage.files.models import Model
+from server.strategy.features import is_asked
+from server.strategy.outliers import norms, usual
+from server.strategy.registry import strategy_of
+from server.strategy.scalars import step_of_scalars
+from server.strategy.staleness import late_one
+from server.strategy.state import Model
+from server.strategy.strategy import RoundContext
+from server.strategy.updates import Contribution, Outcome
 
 SCORED_TOGETHER = 256
 """Test examples of one call to a worker."""
@@ -85,13 +90,13 @@ class Fleet:
         if self._overlap is not None:
             members, following = self._overlap.gathered(state, evaluate=personal)
         else:
-            members = self._members(number, evaluate=personal)
+            members = self._members(state, evaluate=personal)
             following = self._waited_for(state, members)
         if self.settings.training.mode == "epoch":
             outcome, traffic = self._epoch(members, state)
         else:
             outcome, traffic = self._iterations(members, state)
-        figures = _told(outcome)
+        figures = _told(outcome, private=self.settings.is_private)
         if self.settings.is_private:
             figures["epsilon"] = round(sampled_spent(self.settings, number, self.clients), 4)
         if self.settings.aggregation != PLAIN:
@@ -125,18 +130,21 @@ class Fleet:
 
     # --- select, assign ---
 
-    def _members(self, number: int, *, evaluate: bool) -> list[ClientPart]:
-        settings = self.settings
+    def _members(self, state: RunState, *, evaluate: bool) -> list[ClientPart]:
+        settings, number = self.settings, state.round + 1
+        clip = mechanism_of(settings).clip_at(state.model.optimizer) if settings.is_private else None
         among = taken if settings.is_private else sampled
         chosen = among(self.plan.seed, number, self.clients, settings.per_round)
         places = settings.slots(self.manifest, len(chosen))
         measures = settings.measures(self.manifest)
         asked = [measures and is_asked(number - 1, slot.number, settings.per_round) for slot in places]
-        more = [{"evaluate": evaluate, "measure": measure} for measure in asked]
-        return [
-            ClientPart(client, task_of(settings, self.manifest, number, slot, self._ways.of(client), **own))
-            for client, slot, own in zip(chosen, map(self._ways.place, places), more, strict=True)
-        ]
+
+        def task(client: int, slot: RoundSlot, measure: bool) -> Task:
+            way = self._ways.of(client)
+            return task_of(settings, self.manifest, number, slot, way, evaluate=evaluate, measure=measure, clip=clip)
+
+        each = zip(chosen, map(self._ways.place, places), asked, strict=True)
+        return [ClientPart(client, task(client, slot, measure)) for client, slot, measure in each]
 
     def _groups(self, members: Sequence[ClientPart]) -> list[list[ClientPart]]:
         """Who computes together: the same whatever the number of workers, and so are the last bits."""
@@ -169,7 +177,8 @@ class Fleet:
             return summed(self.plan, self.settings, self.manifest, start, both, len(members)), traffic
         known = usual([update.norms for update in updates])
         noise = Noise.of("simulation", self.plan.seed, state.round + 1)  # drawn again when a run is repeated
-        return mean_of_updates(start, updates, self.settings, self.manifest, known, noise), traffic
+        context = RoundContext(self.settings, self.manifest, known, noise)
+        return strategy_of(self.settings).aggregate(start, updates, context), traffic
 
     def _trained(
         self,
@@ -256,14 +265,14 @@ class Fleet:
         return task_named(self.plan.task).told(combined(parts))
 
 
-def _told(outcome: Outcome) -> dict[str, Any]:
+def _told(outcome: Outcome, *, private: bool) -> dict[str, Any]:
+    """Sum up what clients report; under differential privacy they tell no losses and no counts of examples."""
     reports = outcome.reports
-    examples = sum(report.examples for report in reports)
-    figures: dict[str, Any] = {
-        "loss": round(sum(report.loss * report.examples for report in reports) / max(examples, 1), 6),
-        "clients": len(reports),
-        "examples": examples,
-    }
+    figures: dict[str, Any] = {"clients": len(reports)}
+    if not private:
+        examples = sum(report.examples for report in reports)
+        loss = sum(report.loss * report.examples for report in reports) / max(examples, 1)
+        figures |= {"loss": round(loss, 6), "examples": examples}
     held_back = sum(report.held_back for report in reports)
     if held_back:
         figures["accuracy_personal"] = round(sum(report.right_personal for report in reports) / held_back, 6)

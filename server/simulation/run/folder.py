@@ -25,7 +25,7 @@ from safetensors.numpy import save
 from edge_client.bundle.names import under, within
 from server.errors import SimulationError
 from server.simulation.run.state import RunState, Underway
-from server.storage.files.models import Model
+from server.strategy.state import Model
 
 _OURS = {"checkpoint", ".config.json.partial"}
 """What there is before `config.json`."""

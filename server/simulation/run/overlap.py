@@ -15,13 +15,13 @@ from edge_client.wire.protocol import Task
 from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
 from server.rounds.outcome import late
-from server.rounds.outcome.features import is_asked
 from server.simulation.compute.work import ClientPart
 from server.simulation.data.draws import Purpose, order
 from server.simulation.run.clock import Clock
 from server.simulation.run.state import RunState, Underway
 from server.simulation.run.tasks import task_of
 from server.simulation.run.ways import Ways
+from server.strategy.features import is_asked
 
 _ENDED = -1
 """The place of a client whose part has ended for the age of its weights, which it hears when it is done."""

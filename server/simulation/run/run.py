@@ -22,7 +22,7 @@ from server.simulation.plan import Plan
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.folder import RunFolder
 from server.simulation.run.state import RunState
-from server.storage.files.models import Model
+from server.strategy.state import Model
 
 TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down", "numbers_down_own")
 Tell = Callable[[Mapping[str, Any]], None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from edge_client.arrays import Weights
-from server.storage.files.models import Model
+from server.strategy.state import Model
 
 
 class Underway(NamedTuple):

@@ -14,12 +14,12 @@ from edge_client.wire.protocol import Report
 from server.jobs.settings import JobSettings
 from server.privacy.noise import key_of
 from server.privacy.shares import share_of
-from server.rounds.outcome.aggregation import largest_weight
-from server.rounds.outcome.outcomes import Outcome
 from server.rounds.secrecy.totals import mean_of_sum
 from server.simulation.compute.work import ClientPart, Trained
 from server.simulation.plan import Plan
-from server.storage.files.models import Model, moved
+from server.strategy.mean import largest_weight
+from server.strategy.state import Model, moved
+from server.strategy.updates import Outcome
 from server.sums.opening import Total
 
 

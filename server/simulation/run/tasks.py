@@ -22,6 +22,7 @@ def task_of(
     *,
     evaluate: bool = False,
     measure: bool = False,
+    clip: float | None = None,
 ) -> Task:
     """A client's part in a round, as a server gives it out."""
     training = way or settings.training
@@ -44,4 +45,5 @@ def task_of(
         batch=settings.training.batch,
         evaluate=evaluate,
         measure=measure,
+        clip=clip,
     )

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
 from safetensors.numpy import save
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.training.features import without_moments
-from edge_client.wire.protocol import REPORT, Task, Training
+from edge_client.wire.protocol import Report, Task, Training
 from edge_client.wire.scalars import encode_record
-from server.rounds.outcome.outcomes import Outcome
+from edge_client.wire.tensors import encode_update
 from server.simulation.compute.work import Trained
-from server.storage.files.models import Model
+from server.strategy.state import Model
+from server.strategy.updates import Outcome
 
 _SEED = 1
 """A number that a client's directions are drawn from."""
@@ -42,8 +42,7 @@ class RoundTraffic:
 
     def epoch(self, task: Task, trained: Trained, weights: Weights) -> None:
         """A client's update, and the weights that it began with."""
-        said = trained.report | {"seconds": 0.0}  # so that the count does not vary with the clock's digits
-        self.bytes_up += len(save(trained.update, {REPORT: msgspec.json.encode(said).decode()}))
+        self.bytes_up += len(encode_update(trained.update, Report(**trained.report)))
         self.numbers_up += sum(value.size for value in without_moments(trained.update).values())
         self._download(task, weights)
 

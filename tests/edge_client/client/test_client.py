@@ -228,7 +228,7 @@ class Killed(BaseException):
 
 
 def test_killed_in_training_it_goes_on_where_it_was(fleet, bundle, monkeypatch):
-    monkeypatch.setattr("edge_client.training.round.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("edge_client.rounds.participation.CHECKPOINT_SECONDS", 0.0)
     fleet.job(bundle, rounds=1, training={"epochs": 4})
 
     def kill(event):

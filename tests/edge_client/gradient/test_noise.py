@@ -57,7 +57,7 @@ from edge_client.training.optimizers import local_step
 from edge_client.training.replay import changes, gradients
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import StepRecord
-from server.rounds.outcome.aggregation import Mean
+from server.strategy.mean import Mean
 from tests.edge_client.regression import STEPS, Client, client, estimates
 
 LEVEL = 1e-9  # how often a check fails by chance if means over the steps are normal; their tails are a little longer

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from edge_client.errors import StoreError
-from edge_client.store.files import parse_tensors, safe_name, write
+from edge_client.store.files import safe_name, write
 from edge_client.store.job import Checkpoint, KeptWeights, KnownJob
 from edge_client.store.jobs import DeviceStore, default_home
 from edge_client.wire.protocol import Enrolled, Report, Sum
+from edge_client.wire.tensors import decode_update
 
 SERVER = "https://spry.example.org:8443/fleet/"
 WEIGHTS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.float32([np.pi])}
@@ -134,9 +135,9 @@ def test_a_result_is_kept_until_its_task_is_finished(store, task, changed):
     job.save_progress(task, "data", Checkpoint(3, 1.0, 12, 4.5, WEIGHTS, {}))
     job.save_update(WEIGHTS, Report(examples=12, steps=3, loss=0.5))
     assert job.progress(task, "data") is None
-    tensors, metadata = parse_tensors(job.update())
+    tensors, report = decode_update(job.update())
     assert same(tensors, WEIGHTS)
-    assert '"examples":12' in metadata["report"]
+    assert (report.examples, report.steps, report.loss) == (12, 3, 0.5)
     (job.folder / "task.json").unlink()  # killed in the middle of `finish`
     assert job.update() is None
     job.begin(changed(id="task-2"))

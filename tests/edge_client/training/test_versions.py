@@ -5,12 +5,12 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
+from edge_client.training.versions import current
 from safetensors.numpy import save
 
 from edge_client.bundle.folder import Bundle
 from edge_client.store.job import KeptWeights
 from edge_client.store.jobs import DeviceStore
-from edge_client.training.versions import current
 from edge_client.wire.server import Server
 
 THEN, LATER, LOST = 1.7e9 + 1 / 3, 1.7e9 + 500.125, 1.7e9 + 77

@@ -5,7 +5,7 @@ import pytest
 
 from edge_client.bundle.names import SAID
 from server.means.agreeing import opposed
-from server.means.memory import KEPT_DEVICES, MOST_NUMBERS, Voices, shortened
+from server.means.memory import KEPT_DEVICES, MOST_NUMBERS, Fingerprints, shortened
 from server.means.memory import heard as heard_of
 
 
@@ -14,7 +14,7 @@ def nobody(sums, left_out, freedom):
 
 
 def heard(judge, state, version, devices, said):
-    return heard_of(judge, state, version, devices, Voices(said, said.shape[1]))
+    return heard_of(judge, state, version, devices, Fingerprints(said, said.shape[1]))
 
 
 def rows(*values):
@@ -113,13 +113,13 @@ def test_those_who_were_heard_last_are_kept():
 def test_fewer_numbers_keep_products():
     rng = np.random.default_rng()
     said = rng.normal(size=(6, 20_000)) + 0.5
-    found, freedom = shortened(Voices(said, 20_000))
+    found, freedom = shortened(Fingerprints(said, 20_000))
     assert found.shape == (6, MOST_NUMBERS)
     assert freedom == pytest.approx(MOST_NUMBERS / (1 + MOST_NUMBERS / 20_000))
     whole, few = said @ said.T, found @ found.T
     scale = np.sqrt(np.outer(np.diag(whole), np.diag(whole)))
     assert np.abs(few - whole).max() / scale.max() == pytest.approx(0, abs=6 / MOST_NUMBERS**0.5)
-    again = shortened(Voices(2 * said - said[[1, 2, 3, 4, 5, 0]], 20_000)).said
+    again = shortened(Fingerprints(2 * said - said[[1, 2, 3, 4, 5, 0]], 20_000)).said
     np.testing.assert_allclose(again, 2 * found - found[[1, 2, 3, 4, 5, 0]], atol=1e-9)
-    little = Voices(said[:, :MOST_NUMBERS], 7)
+    little = Fingerprints(said[:, :MOST_NUMBERS], 7)
     assert shortened(little) is little

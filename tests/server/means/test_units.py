@@ -8,7 +8,7 @@ from edge_client.bundle.manifest import FILE_NAME
 from edge_client.bundle.names import SIZES
 from server.means.registry import MEANS
 from server.means.units import KEPT_SIZES, combined, in_words
-from server.rounds.outcome.aggregation import Mean
+from server.strategy.mean import Mean
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from edge_client.data.examples import Example
 from edge_client.estimators.registry import estimator_for
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.training.epoch import TrainingState, train, update
-from server.rounds.outcome.aggregation import Mean
+from server.strategy.mean import Mean
 from tests.edge_client.bench import Bench
 
 TEXTS = "it is a train", "the ice is on the lake"

@@ -12,9 +12,9 @@ from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers
 from server.jobs.settings import JobSettings
 from server.rounds.claims import claim
-from server.storage.files.models import NEWEST, Model, moved
 from server.storage.jobs import find_job
 from server.storage.work import rounds
+from server.strategy.state import NEWEST, Model, moved
 from tests.server.conftest import encode
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}

@@ -9,7 +9,7 @@ from server.simulation.plan import Plan, plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.run import simulate
 from server.simulation.run.state import RunState
-from server.storage.files.models import Model
+from server.strategy.state import Model
 
 SMALL_LORA = {"method": "lora", "rank": 1, "last_blocks": 0}
 """In all blocks, so that units differ in where they stand."""

@@ -6,11 +6,11 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from server.rounds.outcome.outliers import FIRST_ROUNDS
 from server.storage import retention
 from server.storage.jobs import find_job
 from server.storage.retention import sweep
 from server.storage.schema import tables
+from server.strategy.outliers import FIRST_ROUNDS
 from tests.server.rounds.test_rounds import AVERAGE, play
 
 DAY = 86_400.0

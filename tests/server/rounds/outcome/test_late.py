@@ -12,6 +12,7 @@ from server.jobs.settings import JobSettings
 from server.rounds.outcome import late
 from server.rounds.rounds import advance
 from server.storage.jobs import find_job
+from server.strategy.staleness import share
 
 AVERAGE = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
 PLAIN = {"schedule": "buffered", "optimizers": AVERAGE, "assignment": "all", "measure_features": False}
@@ -352,7 +353,7 @@ def test_people_are_told_with_which_weights_updates_began(server, bundle_name):
 
 
 def test_what_is_left_falls_with_the_root():
-    assert [late.share(staleness) for staleness in (0, 3, 8)] == [1, 1 / 2, 1 / 3]
+    assert [share(staleness) for staleness in (0, 3, 8)] == [1, 1 / 2, 1 / 3]
 
 
 def test_words_for_many_updates():

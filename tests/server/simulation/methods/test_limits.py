@@ -10,6 +10,8 @@ from server.simulation.methods.limits import ClosestLimit, at_limit
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
+from server.simulation.run.state import RunState
+from server.strategy.state import Model
 
 LENGTH = 8
 
@@ -39,7 +41,7 @@ def weights(worker):
 
 def members(worker):
     fleet = Fleet(worker.plan, worker.manifest, 6, 4, crew=None)  # nobody is called
-    return fleet._members(1, evaluate=False)
+    return fleet._members(RunState(Model(0, worker.learner.initial, {})), evaluate=False)
 
 
 def moves(worker, weights, last_change=None):

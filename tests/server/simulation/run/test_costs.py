@@ -12,7 +12,7 @@ from server.simulation.plan import plan_for
 from server.simulation.run.costs import Shape, client_work, in_tables, numbers_down, numbers_up, server_work
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.files.models import Model
+from server.strategy.state import Model
 from tests.server.simulation.runs import SMALL_LORA
 
 CLIENTS, BATCH = 16, 4

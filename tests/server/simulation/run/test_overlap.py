@@ -10,7 +10,7 @@ from server.simulation.compute.work import Worker
 from server.simulation.run.clock import slowness
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.files.models import Model
+from server.strategy.state import Model
 from tests.server.simulation.runs import lines, small, write_data
 
 ROUNDS = 12
@@ -87,8 +87,8 @@ def test_a_round_that_waits_takes_as_long_as_its_slowest(model_folder, data):
     same = small(model_folder, data, rounds=3)
     _, fleet, state = fleet_of(waits)
     slow = slowness(12, 10.0, waits.seed)
-    for number in (1, 2, 3):
-        members = fleet._members(number, evaluate=False)
+    for _ in range(3):
+        members = fleet._members(state, evaluate=False)
         following, line = fleet.play(state)
         longest = max(slow[member.client] for member in members) * 2 * line["passes"]
         assert following.clock - state.clock == pytest.approx(longest, rel=0.2)  # their passes are nearly the mean

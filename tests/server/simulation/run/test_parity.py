@@ -17,9 +17,9 @@ from server.simulation.data.population import sampled
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.storage.files.models import Model
 from server.storage.jobs import find_job
 from server.storage.schema.tables import tasks
+from server.strategy.state import Model
 from tests.edge_client import conftest as devices
 
 fleet = devices.fleet

@@ -5,9 +5,9 @@ import pytest
 
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.training.features import Moments
-from server.rounds.outcome import moments
-from server.rounds.outcome.features import joined
-from server.rounds.outcome.moments import MOST_TIMES, HeadChange, usual_change
+from server.strategy import moments
+from server.strategy.features import joined
+from server.strategy.moments import MOST_TIMES, HeadChange, usual_change
 
 STEP = np.array([[1.0, 0.0], [-1.0, 0.0]])
 """A change of two classes along the first of two features."""

@@ -16,11 +16,11 @@ import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.bundle.names import LEANING
+from edge_client.bundle.names import CLASS_CORRECTION
 from server.jobs.settings import JobSettings
 from server.means.rule import Numbers, no_longer
-from server.rounds.outcome.outliers import HEAD_NORM, Norms, kind_of_unit
-from server.storage.files.models import Model
+from server.strategy.outliers import HEAD_NORM, Norms, kind_of_unit
+from server.strategy.state import Model
 
 KEPT = 0.9
 """What earlier rounds count for, in each round: what classes pull at changes as the model learns."""
@@ -60,8 +60,11 @@ class _Products:
         return self.products / self.weight - np.outer(self.errors / self.weight, moved)
 
 
-class Leanings:
-    """Of a round's clients, by what rounds before tell and for those to come."""
+class ClassCorrection:
+    """Remove from each client's update the part that its class imbalance explains (a control variate).
+
+    How updates go with errors is fitted on earlier rounds; a round's own updates are noted for later ones.
+    """
 
     def __init__(self, start: Model, settings: JobSettings, manifest: Manifest, usual: Norms | None = None) -> None:
         """`usual` has the median lengths of the round's updates: no client tells more than goes with one of these."""
@@ -74,7 +77,7 @@ class Leanings:
         self._told: dict[str, _Products] = {}
         self._slopes: dict[str, Numbers] = {}
 
-    def without_leaning(
+    def corrected(
         self, update: Mapping[str, Array], weights: Mapping[str, float], norms: Norms | None = None
     ) -> Mapping[str, Array]:
         """Subtract the class correction from an update, and note what goes with its errors for later rounds.
@@ -104,7 +107,7 @@ class Leanings:
     def _slope(self, name: str, classes: int, size: int) -> Numbers:
         """How far a parameter goes for each error, by what rounds before tell."""
         if name not in self._slopes:
-            products = self._start.optimizer.get(LEANING + name)
+            products = self._start.optimizer.get(CLASS_CORRECTION + name)
             told = np.zeros((classes, size + classes)) if products is None else products.astype(np.float64)
             errors = told[:, size:]
             eased = errors + np.eye(classes) * (RIDGE * np.trace(errors) / classes + np.finfo(np.float32).tiny)
@@ -115,8 +118,8 @@ class Leanings:
         """What later rounds know, as the server's state keeps it."""
         after: Weights = {}
         for name, products in self._told.items():
-            before = self._start.optimizer.get(LEANING + name)
+            before = self._start.optimizer.get(CLASS_CORRECTION + name)
             told = (products.common() + (0 if before is None else KEPT * before)).astype(np.float32)
             if np.isfinite(told).all():
-                after[LEANING + name] = told
+                after[CLASS_CORRECTION + name] = told
         return after

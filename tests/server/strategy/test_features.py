@@ -6,7 +6,8 @@ import pytest
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.training.features import MEAN, PRODUCTS, Moments, moments_of
 from edge_client.wire.protocol import Training
-from server.rounds.outcome.features import (
+from server.storage.jobs import find_job
+from server.strategy.features import (
     BIAS_MOST_OF_WAY,
     BIAS_SHARE_OF_STEP,
     COUNT,
@@ -22,7 +23,6 @@ from server.rounds.outcome.features import (
     stepped,
     unlikely,
 )
-from server.storage.jobs import find_job
 from tests.server.conftest import encode
 
 SPEC = FeatureSpec("head.weight", "head.bias", 1.0)

@@ -1,7 +1,7 @@
 """Choose whose moments of features a round joins: those of devices whose features vary as others' do.
 
 A device says itself what reaches its task layer, and the head's step goes through the inverse of what all say
-(`server.rounds.outcome.features`). Whoever tells a large variance along a direction stops the step there. In hundreds
+(`server.strategy.features`). Whoever tells a large variance along a direction stops the step there. In hundreds
 of directions the few rows of one device say next to nothing, so what it tells cannot be held against the others as a
 whole; along the directions that the step takes it can: there honest devices vary alike, whatever their classes.
 """
@@ -18,7 +18,7 @@ from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.training.features import MEAN, PRODUCTS, Moments
 from server.means.rule import FEWEST, Numbers, middle, no_longer, sizes_of
-from server.rounds.outcome.features import covariance_of, joined, kept, solved, spread_of, variances_of
+from server.strategy.features import covariance_of, joined, kept, solved, spread_of, variances_of
 
 MOST_TIMES = 2.0
 """The most that a device's features may vary, over the median device's.

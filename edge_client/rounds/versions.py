@@ -10,14 +10,13 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import REPEATED, prefix_of
 from edge_client.errors import BadAnswer, ServerError
-from edge_client.store.files import parse_tensors
 from edge_client.store.job import JobStore, KeptWeights
+from edge_client.training.replay import replay
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import StepRecord
 from edge_client.wire.server import Server
-
-from .replay import replay
+from edge_client.wire.tensors import parse_tensors
 
 _SAME_VERSION = "server and device need the same version of spry"
 _HEADER, _SLACK = 256, 1 << 20

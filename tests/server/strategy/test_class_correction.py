@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from edge_client.bundle.names import LEANING
+from edge_client.bundle.names import CLASS_CORRECTION
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Training
 from server.jobs.settings import JobSettings
-from server.rounds.outcome.aggregation import Mean
-from server.rounds.outcome.leanings import KEPT, MOST_CLASSES, RIDGE, Leanings
-from server.rounds.outcome.outliers import HEAD_NORM, kind_of_unit
-from server.storage.files.models import Model
+from server.strategy.class_correction import KEPT, MOST_CLASSES, RIDGE, ClassCorrection
+from server.strategy.mean import Mean
+from server.strategy.outliers import HEAD_NORM, kind_of_unit
+from server.strategy.state import Model
 
 MEASURED = JobSettings(
     training=Training(estimator="exact"), optimizers=ServerOptimizers(head=ServerOptimizer(kind="fedavg"))
@@ -58,15 +58,15 @@ class Fleet:
         mean = Mean(self.start)
         for own, weight in zip(errors, np.ones(len(errors)) if weights is None else weights, strict=True):
             update = self.update(own)
-            mean.add(leanings.without_leaning(update, dict.fromkeys(update, float(weight))), float(weight))
+            mean.add(leanings.corrected(update, dict.fromkeys(update, float(weight))), float(weight))
         return mean.changes()
 
 
 def test_what_goes_with_classes_is_left_to_the_bias(fleet):
-    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    first = ClassCorrection(fleet.model(), MEASURED, fleet.manifest)
     fleet.come(first, fleet.errors(300))
     errors = np.repeat(np.eye(fleet.classes)[:1] - 1 / fleet.classes, 5, 0)  # texts of one class by chance
-    later = fleet.come(Leanings(fleet.model(first.state()), MEASURED, fleet.manifest), errors)
+    later = fleet.come(ClassCorrection(fleet.model(first.state()), MEASURED, fleet.manifest), errors)
     plain = {name: fleet.task[name] + np.tensordot(errors.mean(0), fleet.slopes[name], 1) for name in fleet.names}
     for name, task in fleet.task.items():
         assert np.abs(later[name] - task).max() < 0.3 * np.abs(plain[name] - task).max()
@@ -75,7 +75,7 @@ def test_what_goes_with_classes_is_left_to_the_bias(fleet):
 
 def test_a_rounds_own_chance_has_no_part_in_it(fleet):
     errors = fleet.errors(12)
-    change = fleet.come(Leanings(fleet.model(), MEASURED, fleet.manifest), errors)
+    change = fleet.come(ClassCorrection(fleet.model(), MEASURED, fleet.manifest), errors)
     for name, task in fleet.task.items():
         wanted = task + np.tensordot(errors.mean(0), fleet.slopes[name], 1)
         np.testing.assert_allclose(change[name], wanted, atol=1e-5)
@@ -84,10 +84,10 @@ def test_a_rounds_own_chance_has_no_part_in_it(fleet):
 def test_it_is_a_regression_of_what_weighs(fleet):
     """By numpy's own least squares, eased by the ridge."""
     errors, weights = fleet.errors(20), fleet.generator.uniform(1, 4, 20)
-    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    first = ClassCorrection(fleet.model(), MEASURED, fleet.manifest)
     fleet.come(first, errors, weights)
     told = fleet.errors(1)
-    change = fleet.come(Leanings(fleet.model(first.state()), MEASURED, fleet.manifest), told)
+    change = fleet.come(ClassCorrection(fleet.model(first.state()), MEASURED, fleet.manifest), told)
     name, roots = fleet.names[0], np.sqrt(weights / weights.sum())[:, None]
     far = np.tensordot(errors, fleet.slopes[name], 1).reshape(20, -1)
     ease = np.sqrt(RIDGE * np.square(roots * errors).sum() / fleet.classes) * np.eye(fleet.classes)
@@ -102,19 +102,19 @@ def test_it_is_a_regression_of_what_weighs(fleet):
 def test_what_all_lean_to_is_left_to_the_units(fleet):
     """Who are all alike say nothing of how moves go with errors, whatever rounding makes of it."""
     errors = np.repeat(fleet.errors(1), 12, 0)
-    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    first = ClassCorrection(fleet.model(), MEASURED, fleet.manifest)
     wanted = fleet.come(first, errors)
-    change = fleet.come(Leanings(fleet.model(first.state()), MEASURED, fleet.manifest), errors)
+    change = fleet.come(ClassCorrection(fleet.model(first.state()), MEASURED, fleet.manifest), errors)
     for name in fleet.names:
         np.testing.assert_allclose(change[name], wanted[name], atol=1e-5)
 
 
 def test_older_rounds_fade(fleet):
-    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    first = ClassCorrection(fleet.model(), MEASURED, fleet.manifest)
     fleet.come(first, fleet.errors(12))
-    later = Leanings(fleet.model(first.state()), MEASURED, fleet.manifest)
+    later = ClassCorrection(fleet.model(first.state()), MEASURED, fleet.manifest)
     fleet.come(later, np.zeros((12, fleet.classes)))  # who have classes as the model expects tell nothing
-    name = LEANING + fleet.names[0]
+    name = CLASS_CORRECTION + fleet.names[0]
     np.testing.assert_allclose(later.state()[name], KEPT * first.state()[name], atol=1e-5)
 
 
@@ -136,7 +136,7 @@ def test_none_and_many_classes_explain_nothing(fleet, classes):
 @pytest.mark.parametrize("size", [np.inf, 1e30])
 def test_what_is_no_number_is_not_kept(fleet, size):
     """Be it that only the product is too large for one."""
-    leanings = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    leanings = ClassCorrection(fleet.model(), MEASURED, fleet.manifest)
     errors = fleet.errors(3)
     errors[1] = size
     with np.errstate(all="ignore"):
@@ -146,22 +146,22 @@ def test_what_is_no_number_is_not_kept(fleet, size):
 
 def nothing_taken(fleet, settings):
     size = fleet.start[fleet.names[0]].size
-    known = {LEANING + fleet.names[0]: np.ones((fleet.classes, size + fleet.classes), np.float32)}
-    leanings = Leanings(fleet.model(known), settings, fleet.manifest)
+    known = {CLASS_CORRECTION + fleet.names[0]: np.ones((fleet.classes, size + fleet.classes), np.float32)}
+    leanings = ClassCorrection(fleet.model(known), settings, fleet.manifest)
     update = fleet.update(fleet.errors(1)[0])
-    taken = leanings.without_leaning(update, dict.fromkeys(update, 1.0))
+    taken = leanings.corrected(update, dict.fromkeys(update, 1.0))
     assert all(taken[name] is value for name, value in update.items())
     return leanings
 
 
 def test_no_more_is_taken_from_a_change_than_it_is_long(fleet):
     """Build the update of a client whose bias claims that its classes explain everything, many times over."""
-    first = Leanings(fleet.model(), MEASURED, fleet.manifest)
+    first = ClassCorrection(fleet.model(), MEASURED, fleet.manifest)
     fleet.come(first, fleet.errors(20))
-    later = Leanings(fleet.model(first.state()), MEASURED, fleet.manifest)
+    later = ClassCorrection(fleet.model(first.state()), MEASURED, fleet.manifest)
     update = fleet.update(fleet.errors(1)[0])
     update[fleet.bias] = (fleet.start[fleet.bias] + 1000 * fleet.errors(1)[0]).astype(np.float32)
-    left = later.without_leaning(update, dict.fromkeys(fleet.names, 1.0))
+    left = later.corrected(update, dict.fromkeys(fleet.names, 1.0))
     for name in fleet.names:
         own = np.linalg.norm(update[name] - fleet.start[name])
         taken = np.linalg.norm(update[name] - left[name])
@@ -174,10 +174,10 @@ def test_a_client_tells_later_rounds_as_much_as_the_median_one(fleet):
     one, other = (fleet.update(errors) for errors in fleet.errors(2))
     states = []
     for times in (1, 10):
-        leanings = Leanings(fleet.model(), MEASURED, fleet.manifest, {HEAD_NORM: 1.0, unit: 1.0})
+        leanings = ClassCorrection(fleet.model(), MEASURED, fleet.manifest, {HEAD_NORM: 1.0, unit: 1.0})
         sent = {name: fleet.start[name] + times * (value - fleet.start[name]) for name, value in other.items()}
-        leanings.without_leaning(one, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: 1.0, unit: 1.0})
-        leanings.without_leaning(sent, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: times, unit: times})
+        leanings.corrected(one, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: 1.0, unit: 1.0})
+        leanings.corrected(sent, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: times, unit: times})
         states.append(leanings.state())
     for name, known in states[0].items():
         np.testing.assert_allclose(states[1][name], known, rtol=1e-3, atol=1e-4)

@@ -8,17 +8,16 @@ from edge_client.bundle.folder import Bundle
 from edge_client.data.batches import Batches
 from edge_client.errors import ServerError, TrainingError
 from edge_client.estimators.directed import ScalarEstimator
-from edge_client.estimators.estimator import Estimator
 from edge_client.events import Event, Tell
 from edge_client.step.passes import Passes
 from edge_client.store.job import JobStore
+from edge_client.training.epoch import Gradients, check_finite, steps_in
+from edge_client.training.optimizers import check_aggregations
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import ScalarReport, StepRecord, decode_records, encode_report
 from edge_client.wire.server import Server
 
-from .epoch import check_finite, steps_in
-from .optimizers import check_aggregations
 from .versions import applied, downloaded, largest, merged, newest_kept
 
 POLL_SECONDS = 25.0
@@ -45,7 +44,7 @@ class Iterations:
         task: Task,
         bundle: Bundle,
         passes: Passes,
-        estimator: Estimator,
+        estimator: Gradients,
         batches: Batches,
         server: Server,
         store: JobStore,

@@ -17,26 +17,26 @@ import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec, Manifest, Parameter
-from server.means.memory import Voices, shortened
+from server.means.memory import Fingerprints, shortened
 from server.means.rule import Numbers, middle, sizes_of
-from server.rounds.outcome.features import freedom_of, whitened
+from server.strategy.features import freedom_of, whitened
 
 FREEDOM_OF_PART = 32
 """Of a unit's changes: they are products of few vectors, and go along few of them."""
 
 
-def voices(
+def fingerprints(
     start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest, heads: Numbers | None
-) -> Voices:
+) -> Fingerprints:
     """Of each update, by its head where heads are compared, which is by moments that are known of features."""
     spec = manifest.features
     if heads is not None and spec is not None:
         rows = max(len(start[spec.weight]) - 1, 1)  # errors of an example sum to nothing
-        return shortened(Voices(heads, rows * freedom_of(moments)))
+        return shortened(Fingerprints(heads, rows * freedom_of(moments)))
     parts = [unit.parameters for unit in manifest.units] or [manifest.head]
     said = np.concatenate([_of_part(start, updates, parameters) for parameters in parts], 1)
     freedom = sum(min(FREEDOM_OF_PART, sum(one.size for one in parameters)) for parameters in parts)
-    return shortened(Voices(said, float(freedom)))
+    return shortened(Fingerprints(said, float(freedom)))
 
 
 def compared_heads(

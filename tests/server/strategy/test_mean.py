@@ -12,7 +12,7 @@ from edge_client.bundle.manifest import FILE_NAME
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Report, Training
 from edge_client.wire.scalars import Participant, ScalarReport
-from server.rounds.outcome.aggregation import (
+from server.strategy.mean import (
     Holder,
     Mean,
     bounded,

@@ -7,8 +7,8 @@ import pytest
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.training.features import moments_of
-from server.rounds.outcome import features
-from server.rounds.outcome.voices import compared_heads, is_whole_head, voices
+from server.strategy import features
+from server.strategy.fingerprints import compared_heads, fingerprints, is_whole_head
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_without_features_units_speak_as_loud_as_each_other_and_only_of_what_the
                 name: (start[name] + scale[unit] / length * move).astype(np.float32) for name, move in moves.items()
             }
         updates.append({**own, **{one.name: start[one.name] + 100 for one in manifest.head}})
-    said = voices(start, {}, updates, manifest, None).said
+    said = fingerprints(start, {}, updates, manifest, None).said
     products = said @ said.T
     assert products[0, 2] == pytest.approx(0, abs=1e-12)
     assert products[0, 0] == pytest.approx(products[2, 2], rel=1e-3)

@@ -4,7 +4,7 @@ import numpy as np
 from safetensors.numpy import load
 
 from edge_client.bundle.manifest import Parameter, Unit
-from server.rounds.outcome.outliers import FIRST_ROUNDS, beyond, norms, usual
+from server.strategy.outliers import FIRST_ROUNDS, beyond, norms, usual
 from tests.server.conftest import encode
 from tests.server.rounds.test_rounds import AVERAGE, play
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Unit
 from edge_client.wire.scalars import Participant
-from server.storage.schema.database import Database
-from server.storage.work import parts
 
 Norms = dict[str, float]
 """Root mean square of a change: of all units ("units"), of the head ("head"), of each unit ("unit " and its name)."""
@@ -35,7 +33,7 @@ FEWEST_NORMS = 3
 _FEWEST_NUMBERS = 24
 FIRST_ROUNDS = 3
 """The start of a job."""
-_LAST_ROUNDS = 4
+LAST_ROUNDS = 4
 """With the open one. A unit may have one holder in a round, or none."""
 
 
@@ -113,18 +111,3 @@ def usual_sizes(clients: Sequence[Participant], earlier: Sequence[Participant]) 
 
 def _size(values: NDArray[Any]) -> float:
     return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
-
-
-# --- what is stored --------------------------------------------------------------------------------------------------
-
-
-def usual_in(database: Database, job: str, number: int) -> Norms:
-    """What updates of a job's round are compared with: each other, and those of rounds before."""
-    since = number - _LAST_ROUNDS + 1
-    with database.read() as connection:
-        known = parts.accepted_norms(connection, job, since=since, until=FIRST_ROUNDS)
-    return usual(
-        [norms for round_, norms in known if round_ == number],
-        [norms for round_, norms in known if round_ >= since],
-        [norms for round_, norms in known if round_ <= FIRST_ROUNDS],
-    )

@@ -1,0 +1,19 @@
+"""How far updates of a job usually go, as its store knows."""
+
+from __future__ import annotations
+
+from server.storage.schema.database import Database
+from server.storage.work import parts
+from server.strategy.outliers import FIRST_ROUNDS, LAST_ROUNDS, Norms, usual
+
+
+def usual_in(database: Database, job: str, number: int) -> Norms:
+    """What updates of a job's round are compared with: each other, and those of rounds before."""
+    since = number - LAST_ROUNDS + 1
+    with database.read() as connection:
+        known = parts.accepted_norms(connection, job, since=since, until=FIRST_ROUNDS)
+    return usual(
+        [norms for round_, norms in known if round_ == number],
+        [norms for round_, norms in known if round_ >= since],
+        [norms for round_, norms in known if round_ <= FIRST_ROUNDS],
+    )

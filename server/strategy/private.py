@@ -1,0 +1,24 @@
+"""Differential privacy with a trusted server: each update is clipped as a whole, and their sum gets noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from server.privacy.budget import mechanism_of, wanted_in
+from server.strategy.state import Model, moved
+from server.strategy.strategy import RoundContext, Strategy
+from server.strategy.updates import Contribution, Outcome
+
+
+class PrivateMean(Strategy):
+    """The noisy mean of all updates: who is left out must not depend on what others sent, and the clip bounds each."""
+
+    def aggregate(self, state: Model, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
+        """Clip, add up one at a time, add noise, and step."""
+        settings, manifest = context.settings, context.manifest
+        each = (update.tensors() for update in updates)
+        wanted = wanted_in(settings, manifest)
+        change, kept = mechanism_of(settings).mean(state.weights, state.optimizer, each, wanted, context.noise)
+        state = replace(state, optimizer=kept)
+        return Outcome(moved(state, change, settings, manifest), change, [update.report for update in updates])

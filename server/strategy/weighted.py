@@ -1,0 +1,99 @@
+"""The default: updates are averaged one at a time, each with a bounded weight, and the head steps by its features.
+
+What clients' class imbalance explains is taken from each update before the mean (`server.strategy.class_correction`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from edge_client.arrays import Weights
+from edge_client.bundle.manifest import Manifest
+from edge_client.estimators.registry import kind_of
+from edge_client.training.features import Moments, moments_in
+from server.jobs.settings import JobSettings
+from server.means.units import WEIGHT_BOUND
+from server.strategy import features
+from server.strategy.class_correction import ClassCorrection
+from server.strategy.mean import Holder, Mean, bounded, mean_steps, weights_of
+from server.strategy.moments import believed, change_in
+from server.strategy.outliers import HEAD_NORM, beyond, usual
+from server.strategy.state import Model, moved
+from server.strategy.strategy import RoundContext, Strategy
+from server.strategy.updates import Contribution, Outcome
+
+
+class Combined(NamedTuple):
+    """A round's updates as one change, before the server's step."""
+
+    start: Model
+    """With what is to be known in the next round."""
+    change: Weights
+    errors: Weights
+    """The change's standard errors."""
+    told: Sequence[Moments]
+    """The feature moments that are believed."""
+    counted: Sequence[Contribution]
+    """The updates that count."""
+    odd: tuple[tuple[str, str], ...] = ()
+
+
+class WeightedMean(Strategy):
+    """The mean by bounded numbers of examples, and by how clear an estimate is."""
+
+    def aggregate(self, state: Model, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
+        """Leave out updates that go far beyond what is usual, combine the others, and step."""
+        settings, manifest = context.settings, context.manifest
+        why = [beyond(update.norms, context.usual, settings.norm_bound) for update in updates]
+        taken = [update for update, refused in zip(updates, why, strict=True) if not refused]
+        combined = self.combine(state, taken, context)
+        start, change = _by_features(combined, settings, manifest)
+        return Outcome(
+            moved(start, change, settings, manifest, combined.errors),
+            change,
+            [update.report for update in taken],
+            refused=tuple((update.part, told) for update, told in zip(updates, why, strict=True) if told),
+            odd=combined.odd,
+            staleness=tuple(update.staleness for update in taken if update.staleness is not None),
+        )
+
+    def combine(self, start: Model, taken: Sequence[Contribution], context: RoundContext) -> Combined:
+        """One update at a time, so that memory does not grow with their number."""
+        settings, manifest = context.settings, context.manifest
+        lengths = usual([update.norms for update in taken], fewest=1)
+        mean, told = Mean(start.weights), list[Moments]()
+        correction = ClassCorrection(start, settings, manifest, lengths)
+        each = weights_of(holders(taken, manifest), settings.weight_bound, manifest)
+        for update, weights in zip(taken, each, strict=True):
+            tensors = update.tensors()
+            mean.add(correction.corrected(tensors, weights, update.norms), weights)
+            told.append(moments_in(tensors, update.report.measured))
+        changes, spec = mean.changes(), manifest.features
+        if spec is not None and taken:
+            told = believed(start.optimizer, told, change_in(changes, spec))
+        start = replace(start, optimizer=start.optimizer | correction.state())
+        return Combined(start, changes, mean.errors(), told, taken)
+
+
+def holders(updates: Sequence[Contribution], manifest: Manifest) -> list[Holder]:
+    """Say of each update how clear its estimates are, and of how many examples."""
+    return [
+        Holder(kind_of(one.training).clarity(manifest, one.training, one.units), one.report.examples) for one in updates
+    ]
+
+
+def _by_features(combined: Combined, settings: JobSettings, manifest: Manifest) -> tuple[Model, Weights]:
+    """Give the change with the head's step by its features, and the state with what devices told of them."""
+    spec, start, reports = manifest.features, combined.start, [update.report for update in combined.counted]
+    if spec is None or not settings.measures(manifest) or not reports:
+        return start, combined.change
+    state = start.optimizer | features.joined(start.optimizer, combined.told)
+    bound = min(settings.weight_bound, WEIGHT_BOUND) if settings.is_robust else settings.weight_bound
+    lengths = [update.norms.get(HEAD_NORM, 0.0) for update in combined.counted]
+    rows = sum(bounded([report.examples for report in reports], bound)) if manifest.model.labels else 0
+    taken = features.LocalSteps(settings.training, mean_steps(reports, lengths, bound), round(rows))
+    if taken.rows and not start.version:
+        state |= features.shares_of(combined.change, spec, taken)
+    return replace(start, optimizer=state), features.stepped(combined.change, state, spec, taken)
