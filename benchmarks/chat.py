@@ -157,7 +157,7 @@ def first_differences(options: argparse.Namespace, asked: list[list[int]]) -> li
     import torch
     from transformers import AutoModelForCausalLM
 
-    from edge_client.generation.generator import Generator, Wish
+    from edge_client.generation.generator import GenerationConfig, Generator
 
     factory: Any = AutoModelForCausalLM
     model = factory.from_pretrained(options.model, dtype=torch.float32).eval()
@@ -171,7 +171,7 @@ def first_differences(options: argparse.Namespace, asked: list[list[int]]) -> li
             input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=options.compared, do_sample=False,
             repetition_penalty=1.0, eos_token_id=None, pad_token_id=0,
         )[0, len(prompt) :].tolist()  # fmt: skip
-        told = list(generator.tokens(prompt, Wish(max_tokens=options.compared)))
+        told = list(generator.tokens(prompt, GenerationConfig(max_tokens=options.compared)))
         same = [one == other for one, other in zip(told, expected, strict=True)]
         places.append(same.index(False) if False in same else len(same))
     return places

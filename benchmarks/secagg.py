@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 
 from edge_client import keys
-from edge_client.sums.fixed import CLIP, HEAD, TOLD, UNITS, Parts, encoded, told, told_size
-from edge_client.sums.member import About, Kept, Member, joined_size, parted
-from edge_client.sums.messages import Survivors, set_of
-from edge_client.sums.streams import KEY, TAG
+from edge_client.secagg.fixed import CLIP, HEAD, TOLD, UNITS, Parts, encoded, told, told_size
+from edge_client.secagg.member import About, Kept, Member, joined_size, parted
+from edge_client.secagg.messages import Survivors, set_of
+from edge_client.secagg.streams import KEY, TAG
 from edge_client.wire.protocol import Report
-from server.sums.arrangement import Arrangement, Entrant, arranged
-from server.sums.opening import Total, is_enough, unmask
+from server.secagg.arrangement import Arrangement, Entrant, arranged
+from server.secagg.opening import Total, is_enough, unmask
 
 JOB, ROUND, LEAST, CAP = "job", 1, 3, 64
 MINILM = 148_994

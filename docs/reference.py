@@ -35,13 +35,13 @@ PUBLIC = (
     *("edge_client.client.client", "edge_client.client.conditions", "edge_client.client.predictions"),
     *("edge_client.runtimes.runtime", "edge_client.estimators.estimator", "edge_client.estimators.directed"),
     *("edge_client.estimators.registry", "edge_client.wire.protocol"),
-    *("edge_client.plugins", "edge_client.training.aggregations", "edge_client.commands.options.adapter"),
+    *("edge_client.plugins", "edge_client.training.server_optimizers", "edge_client.commands.options.adapter"),
     *("edge_client.commands.doctor.machine", "edge_client.commands.bench.command"),
     *("edge_client.tasks.task", "edge_client.tasks.registry"),
     *("export.options", "export.pipeline", "export.merge", "export.errors", "export.adapt.adapter"),
     *("export.lower.target", "server.simulation.compute.learner"),
     *("server.app", "server.jobs.job", "server.jobs.settings", "server.jobs.assignment", "server.rounds.rounds"),
-    *("server.strategy.mean", "server.means.rule", "server.settings"),
+    *("server.strategy.mean", "server.aggregation.rule", "server.settings"),
 )
 """The surface of the device's SDK, and the modules that say what its parts and the server's are."""
 FIRST = "Client", "Conditions", "Event", "Bundle", "open_runtime", "Stepper", "estimate", "cut_for", "directions_for"

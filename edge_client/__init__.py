@@ -39,15 +39,42 @@ if TYPE_CHECKING:
     from .gradient.estimate import directions_for, estimate
     from .runtimes.runtime import open_runtime
     from .step.stepper import Stepper
-    from .training.plan import Workbench
     from .training.round import Update, client_round
+    from .training.session import TrainingSession
     from .wire.protocol import Task, Training
 
 __all__ = [
-    "BadAnswer", "Bundle", "BundleError", "Client", "Columns", "Conditions", "DataError", "DirectionError", "Event",
-    "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
-    "Task", "TextEncoder", "Training", "TrainingError", "Unauthorized", "Unreachable", "Update", "Workbench",
-    "WrongResults", "__version__", "client_round", "cut_for", "directions_for", "estimate", "open_runtime",
+    "BadAnswer",
+    "Bundle",
+    "BundleError",
+    "Client",
+    "Columns",
+    "Conditions",
+    "DataError",
+    "DirectionError",
+    "Event",
+    "PluginError",
+    "ProgramInputError",
+    "RuntimeMissing",
+    "ServerError",
+    "SpryError",
+    "Stepper",
+    "StoreError",
+    "Task",
+    "TextEncoder",
+    "Training",
+    "TrainingError",
+    "TrainingSession",
+    "Unauthorized",
+    "Unreachable",
+    "Update",
+    "WrongResults",
+    "__version__",
+    "client_round",
+    "cut_for",
+    "directions_for",
+    "estimate",
+    "open_runtime",
     "parse_hours",
 ]  # fmt: skip
 
@@ -62,7 +89,7 @@ _HOMES = {
     "TextEncoder": "data.encoder",
     "Training": "wire.protocol",
     "Update": "training.round",
-    "Workbench": "training.plan",
+    "TrainingSession": "training.session",
     "__version__": "distribution",
     "client_round": "training.round",
     "cut_for": "bundle.chain",

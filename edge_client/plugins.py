@@ -31,6 +31,8 @@ class EntryGroup:
     """What one of them is, in messages."""
     type: str
     """What an entry point names: an instance of it, or a subclass where it is abstract."""
+    former: str = ""
+    """The group's name before, whose entry points still count."""
 
 
 COMMANDS = EntryGroup("spry.commands", "command", "edge_client.commands.cli.Command")
@@ -40,9 +42,16 @@ BASELINES = EntryGroup("spry.baselines", "baseline", "edge_client.commands.bench
 RUNTIMES = EntryGroup("spry.runtimes", "runtime", "edge_client.runtimes.runtime.Listing")
 ADAPTERS = EntryGroup("spry.adapters", "adapter", "export.adapt.adapter.Adapter")
 ESTIMATORS = EntryGroup("spry.estimators", "estimator", "edge_client.estimators.estimator.Estimator")
-AGGREGATIONS = EntryGroup("spry.aggregations", "aggregation", "edge_client.training.aggregations.Aggregation")
+SERVER_OPTIMIZERS = EntryGroup(
+    "spry.server_optimizers",
+    "server optimizer",
+    "edge_client.training.server_optimizers.OptimizerStep",
+    former="spry.aggregations",
+)
 STRATEGIES = EntryGroup("spry.strategies", "strategy", "server.strategy.strategy.Strategy")
-MEANS = EntryGroup("spry.means", "mean", "server.means.rule.Rule")
+AGGREGATION_RULES = EntryGroup(
+    "spry.aggregation_rules", "aggregation rule", "server.aggregation.rule.Rule", former="spry.means"
+)
 SINKS = EntryGroup("spry.sinks", "sink", "server.sinks.sink.Sink")
 SIMULATION = EntryGroup("spry.simulation", "simulation's model", "server.simulation.compute.learner.Exporter")
 
@@ -54,9 +63,9 @@ GROUPS = (
     RUNTIMES,
     ADAPTERS,
     ESTIMATORS,
-    AGGREGATIONS,
+    SERVER_OPTIMIZERS,
     STRATEGIES,
-    MEANS,
+    AGGREGATION_RULES,
     SINKS,
     SIMULATION,
 )
@@ -66,7 +75,8 @@ GROUPS = (
 def added(group: EntryGroup) -> Mapping[str, EntryPoint]:
     """A group's entry points by name, this project's before others'; nothing is imported."""
     entries: dict[str, EntryPoint] = {}
-    for entry in sorted(entry_points(group=group.name), key=_place):
+    named = [entry for name in (group.name, group.former) if name for entry in entry_points(group=name)]
+    for entry in sorted(named, key=_place):
         if (other := entries.get(entry.name)) is not None:
             raise _taken(group, entry, distribution(other))
         entries[entry.name] = entry

@@ -19,10 +19,10 @@ from edge_client import keys
 from edge_client.bundle import signature
 from edge_client.bundle.folder import Bundle
 from edge_client.client.predictions import predict
-from edge_client.client.summing import Adding
+from edge_client.client.secure_sum import Adding
+from edge_client.secagg.adding import changes
 from edge_client.store.job import JobStore
 from edge_client.store.jobs import DeviceStore
-from edge_client.sums.adding import changes
 from edge_client.wire.proofs import Signing, enrolment
 from edge_client.wire.protocol import CheckIn, Report
 from edge_client.wire.server import Server as Wire

@@ -15,7 +15,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.client.generation import Conversation, Writer
 from edge_client.generation.decoder import Decoder
-from edge_client.generation.generator import Generator, Wish
+from edge_client.generation.generator import GenerationConfig, Generator
 from edge_client.generation.sampler import Sampling
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.store.job import KeptWeights, KnownJob
@@ -51,7 +51,9 @@ def asked() -> list[dict]:
 def written(generator: Generator, case: dict) -> str:
     names = "temperature", "top_k", "top_p", "repetition_penalty", "seed"
     sampling = Sampling(**{name: case[name] for name in names if name in case})
-    return "".join(generator.text(case["prompt"], Wish(sampling, case.get("max_tokens"), tuple(case.get("stop", ())))))
+    return "".join(
+        generator.text(case["prompt"], GenerationConfig(sampling, case.get("max_tokens"), tuple(case.get("stop", ()))))
+    )
 
 
 def test_the_same_text_as_python_writes(speaking, classes, tmp_path):
@@ -105,9 +107,9 @@ def chatted(classes: str, home: Path, said: list[str], *options: str) -> subproc
 @pytest.mark.parametrize(
     ("options", "wish", "system"),
     [
-        ((), Wish(), ""),
-        (("--max-tokens", "14", "--system", "on it"), Wish(max_tokens=14), "on it"),
-        (("--temperature", "0.9", "--seed", "77"), Wish(Sampling(temperature=0.9, seed=77)), ""),
+        ((), GenerationConfig(), ""),
+        (("--max-tokens", "14", "--system", "on it"), GenerationConfig(max_tokens=14), "on it"),
+        (("--temperature", "0.9", "--seed", "77"), GenerationConfig(Sampling(temperature=0.9, seed=77)), ""),
     ],
 )
 def test_the_same_conversation_as_python_has(home, classes, options, wish, system):

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from edge_client.bundle.folder import Bundle
 from edge_client.step.stepper import Stepper
-from edge_client.training.plan import Workbench
+from edge_client.training.session import TrainingSession
 from tests.benchmarks import script
 
 WORDS = ["the ice", "the lake", "it", "a train", "on the lake", "a b c", "the ice is on the lake"]
@@ -121,7 +121,7 @@ def logits_of_peft(base: Path, adapter: Path) -> np.ndarray:
 
 def logits_of_programs(folder: Path, weights: dict[str, np.ndarray]) -> np.ndarray:
     with Bundle.open(folder) as bundle:
-        bench = Workbench(bundle, "onnx", threads=1)
+        bench = TrainingSession(bundle, "onnx", threads=1)
         batch, length = bundle.manifest.shapes[0]
         stepper = Stepper(bundle.manifest, bench.runtime, "onnx", batch, length, 1)
         encoded = bench.encoder(batch, length).encode(TEXTS)

@@ -9,11 +9,11 @@ import pytest
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.cli import SUBCOMMANDS, build
 from edge_client.estimators.registry import ESTIMATORS
-from edge_client.training.aggregations import AGGREGATIONS
+from edge_client.training.server_optimizers import SERVER_OPTIMIZERS
 from edge_client.wire.protocol import Training
 from export.adapt.adapter import ADAPTERS
+from server.aggregation.registry import AGGREGATION_RULES
 from server.jobs.settings import JobSettings
-from server.means.registry import MEANS
 from server.settings import Settings
 
 ROOT = Path(__file__).parent.parent
@@ -78,7 +78,7 @@ def test_every_setting_is_documented():
 
 def test_every_estimator_aggregation_and_mean_is_documented():
     document = (ROOT / "docs" / "server.md").read_text()
-    assert all(f"`{name}`" in document for name in (*ESTIMATORS, *AGGREGATIONS, *MEANS))
+    assert all(f"`{name}`" in document for name in (*ESTIMATORS, *SERVER_OPTIMIZERS, *AGGREGATION_RULES))
 
 
 def test_every_subcommand_and_method_stands_in_the_readme():

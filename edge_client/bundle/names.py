@@ -33,9 +33,9 @@ FEATURES = "f:"
 """The moments of what reaches the head's last layer (`edge_client.training.features`): in an update those of a device,
 in the state those of all."""
 SIZES = "n:"
-"""How far a unit's newest holders went (`server.means.units`), which the server alone keeps."""
+"""How far a unit's newest holders went (`server.aggregation.units`), which the server alone keeps."""
 SAID = "s:"
-"""What a device said so far, by its id (`server.means.memory`), which the server alone keeps."""
+"""What a device said so far, by its id (`server.aggregation.memory`), which the server alone keeps."""
 CLASS_CORRECTION = "l:"
 """How far a parameter goes with the errors of those who train it (`server.strategy.class_correction`), which the server
 alone keeps."""

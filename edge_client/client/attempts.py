@@ -24,8 +24,8 @@ from edge_client.wire.protocol import Receipt, Task
 from edge_client.wire.server import Server
 
 from .check_ins import CheckIns
+from .loader import BundleLoader
 from .waits import Waits
-from .workshop import Workshop
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Attempts:
     server: Server
     store: DeviceStore
     data: OwnData
-    workshop: Workshop
+    workshop: BundleLoader
     check_ins: CheckIns
     waits: Waits
     tell: Tell
@@ -110,7 +110,7 @@ class Attempts:
 
     def _add(self, task: Task, job: JobStore) -> Receipt:
         """The result goes into a sum."""
-        from .summing import Adding
+        from .secure_sum import Adding
 
         key = self.store.key()
         if key is None:

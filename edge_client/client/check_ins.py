@@ -11,7 +11,7 @@ from edge_client.wire.protocol import CheckedIn, CheckIn
 from edge_client.wire.server import Server
 
 from .conditions import Conditions
-from .fitness import Fitness
+from .validation import DataValidation
 
 
 @dataclass
@@ -20,7 +20,7 @@ class CheckIns:
 
     server: Server
     conditions: Conditions
-    fitness: Fitness
+    fitness: DataValidation
     job: str | None
     """The only one to take part in, by id or name."""
     only_sums: bool

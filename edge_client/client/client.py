@@ -30,9 +30,9 @@ from .attempts import Attempts, Done
 from .check_ins import CheckIns
 from .conditions import Conditions
 from .enrolment import enrol
-from .fitness import Fitness
+from .loader import BundleLoader
+from .validation import DataValidation
 from .waits import MOST_LATE, Waits
-from .workshop import Workshop
 
 if TYPE_CHECKING:
     from edge_client.tasks.task import Prediction, Text
@@ -122,11 +122,11 @@ class Client:
         self._on_idle = on_idle
         where = Path(ca) if ca is not None else None
         self.server = Server(server, ca=where, transport=transport, patience=patience, pause=pause, tell=on_event)
-        self._workshop = Workshop(
+        self._workshop = BundleLoader(
             self.server, self.store, runtimes, self._publisher, threads=threads, device=device, tell=on_event
         )
         self._waits = Waits(pause, on_event, self.unload, self._hand_over)
-        fitness = Fitness(self._data, job, on_event)
+        fitness = DataValidation(self._data, job, on_event)
         self._check_ins = CheckIns(self.server, self.conditions, fitness, job, only_sums)
         self._attempts = Attempts(
             self.server, self.store, self._data, self._workshop, self._check_ins, self._waits, on_event
@@ -241,10 +241,10 @@ class Client:
             stop: words that end the text, and do not belong to it.
             seed: the same seed draws the same text.
         """
-        from edge_client.generation.generator import Wish
+        from edge_client.generation.generator import GenerationConfig
         from edge_client.generation.sampler import Sampling
 
         from .generation import generate
 
-        wish = Wish(Sampling(temperature, top_k, top_p, repetition_penalty, seed), max_tokens, tuple(stop))
+        wish = GenerationConfig(Sampling(temperature, top_k, top_p, repetition_penalty, seed), max_tokens, tuple(stop))
         return generate(self.store, prompt, wish, job=self.job, personal=personal, threads=self.threads)

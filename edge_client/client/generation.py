@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from edge_client.data.templates import ANSWERING, Message, Template
 from edge_client.errors import BundleError
 from edge_client.generation.decoder import Decoder
-from edge_client.generation.generator import Generator, Wish
+from edge_client.generation.generator import GenerationConfig, Generator
 from edge_client.store.jobs import DeviceStore
 
 from .predictions import find_job, kept_weights, open_bench, open_bundle
@@ -41,7 +41,7 @@ class Writer:
         decoder = Decoder(bundle.manifest, self._bench.runtime, self._bench.runtime_name, weights)
         self._generator = Generator(decoder, bundle.tokenizer(), bundle.manifest.generation.ends)
 
-    def write(self, prompt: str | Sequence[int], wish: Wish) -> Iterator[str]:
+    def write(self, prompt: str | Sequence[int], wish: GenerationConfig) -> Iterator[str]:
         """What follows a prompt, piece by piece; what cannot be done is refused before the first."""
         return self._generator.text(prompt, wish)
 
@@ -82,7 +82,7 @@ class Conversation:
         self._kept = len(self.messages)
         self._writer = writer
 
-    def answer(self, said: str, wish: Wish) -> Iterator[str]:
+    def answer(self, said: str, wish: GenerationConfig) -> Iterator[str]:
         """Piece by piece; the oldest messages but the system's make room. What cannot be answered changes nothing."""
         wish.check()
         messages = [*self.messages, {"role": "user", "content": said}]
@@ -105,7 +105,13 @@ class Conversation:
 
 
 def generate(
-    store: DeviceStore, prompt: str, wish: Wish, *, job: str | None = None, personal: bool = False, threads: int = 0
+    store: DeviceStore,
+    prompt: str,
+    wish: GenerationConfig,
+    *,
+    job: str | None = None,
+    personal: bool = False,
+    threads: int = 0,
 ) -> Iterator[str]:
     """What follows one prompt, piece by piece; the model is closed behind the last."""
     wish.check()

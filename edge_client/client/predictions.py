@@ -16,7 +16,7 @@ from edge_client.store.job import JobStore, KnownJob
 from edge_client.store.jobs import DeviceStore
 from edge_client.store.tried import try_once
 from edge_client.tasks.task import Prediction, Text
-from edge_client.training.plan import Workbench, fitting_shape
+from edge_client.training.session import TrainingSession, fitting_shape
 
 from .conditions import Machine
 
@@ -68,11 +68,11 @@ def open_bundle(store: DeviceStore, about: KnownJob) -> Bundle:
     return Bundle(folder, read(folder / FILE_NAME))
 
 
-def open_bench(store: DeviceStore, about: KnownJob, bundle: Bundle, threads: int) -> Workbench:
+def open_bench(store: DeviceStore, about: KnownJob, bundle: Bundle, threads: int) -> TrainingSession:
     """With the job's runtime where it is installed; its library may be another one since the last round."""
     runtime = about.runtime if about.runtime in available() else next(iter(unasked()), about.runtime)
     require_publisher([runtime], store.publisher())
-    bench = Workbench(bundle, runtime, threads=threads)
+    bench = TrainingSession(bundle, runtime, threads=threads)
     try:
         try_once(bundle.folder, bundle.manifest, runtime, bench.runtime, Machine().free_memory())
     except BaseException:
@@ -95,7 +95,9 @@ def kept_weights(kept: JobStore, about: KnownJob, bundle: Bundle, *, personal: b
     return trained.weights
 
 
-def _predicted(bench: Workbench, texts: Sequence[Text], weights: Weights, *, low_memory: bool) -> list[Prediction]:
+def _predicted(
+    bench: TrainingSession, texts: Sequence[Text], weights: Weights, *, low_memory: bool
+) -> list[Prediction]:
     manifest = bench.manifest
     batch, length = fitting_shape(manifest, len(texts))
     directions = next(iter(manifest.directions), 1)

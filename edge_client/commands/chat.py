@@ -14,7 +14,7 @@ from edge_client.commands.options.groups import grouped
 from edge_client.commands.options.kept import KeptOptions
 from edge_client.errors import SpryError
 from edge_client.format import shown_lines
-from edge_client.generation.generator import Wish
+from edge_client.generation.generator import GenerationConfig
 
 
 @grouped
@@ -56,7 +56,7 @@ def _lines(watched: bool) -> Iterator[str]:
             yield line.strip()
 
 
-def _answer(conversation: Conversation, line: str, wish: Wish) -> None:
+def _answer(conversation: Conversation, line: str, wish: GenerationConfig) -> None:
     for piece in conversation.answer(line, wish):
         typer.echo(shown_lines(piece), nl=False)
         sys.stdout.flush()

@@ -12,7 +12,7 @@ from edge_client.client.generation import generate
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.commands.options.kept import KeptOptions
 from edge_client.format import shown_lines
-from edge_client.generation.generator import Wish
+from edge_client.generation.generator import GenerationConfig
 from edge_client.generation.sampler import Sampling
 
 
@@ -37,9 +37,9 @@ class SamplingOptions(OptionGroup):
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same text.")] = None
 
     @property
-    def wish(self) -> Wish:
+    def wish(self) -> GenerationConfig:
         drawn = Sampling(self.temperature, self.top_k, self.top_p, self.repetition_penalty, self.seed)
-        return Wish(drawn, self.max_tokens, tuple(self.stop or ()))
+        return GenerationConfig(drawn, self.max_tokens, tuple(self.stop or ()))
 
 
 @grouped

@@ -83,7 +83,7 @@ class Estimator(ABC):
         return tuple(units)
 
     @classmethod
-    def clarity(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> dict[int, float]:
+    def inverse_variance(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> dict[int, float]:
         """How much an estimate says of each unit's gradient beside a true one, from as many examples.
 
         Along K directions an estimate of d numbers varies (K + d + 1) / K times as much, where examples say little.

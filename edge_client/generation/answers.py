@@ -9,7 +9,7 @@ from typing import NamedTuple
 from edge_client.data.examples import Example
 from edge_client.tasks.questions import exact_match
 
-from .generator import Generator, Wish
+from .generator import GenerationConfig, Generator
 
 LONGEST = 256
 """Tokens of an answer, at most."""
@@ -56,7 +56,10 @@ def _written(generator: Generator, asked: Sequence[Asked]) -> Iterator[tuple[str
         prompt = generator.encoded(one.prompt, special=not one.is_whole)
         room = generator.decoder.length - len(prompt)
         if room >= 1:
-            yield "".join(generator.text(prompt, Wish(max_tokens=min(LONGEST, room)))), generator.plain(one.answer)
+            yield (
+                "".join(generator.text(prompt, GenerationConfig(max_tokens=min(LONGEST, room)))),
+                generator.plain(one.answer),
+            )
 
 
 def rouge_l(written: str, known: str) -> float:

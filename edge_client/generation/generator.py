@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wish:
+class GenerationConfig:
     """What text is asked for."""
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -63,7 +63,7 @@ class Generator:
         ids: list[int] = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
-    def tokens(self, prompt: Sequence[int], wish: Wish) -> Iterator[int]:
+    def tokens(self, prompt: Sequence[int], wish: GenerationConfig) -> Iterator[int]:
         """The tokens that follow, without the one that ends the text."""
         left = self._room(len(prompt), wish.max_tokens)
         sampler, seen = Sampler(wish.sampling), list(prompt)
@@ -76,14 +76,14 @@ class Generator:
             seen.append(token)
             pending, left = [token], left - 1
 
-    def text(self, prompt: str | Sequence[int], wish: Wish) -> Iterator[str]:
+    def text(self, prompt: str | Sequence[int], wish: GenerationConfig) -> Iterator[str]:
         """The text that follows, piece by piece."""
         wish.check()
         tokens = self.encoded(prompt) if isinstance(prompt, str) else list(prompt)
         self._room(len(tokens), wish.max_tokens)
         return self._pieces(tokens, wish)
 
-    def _pieces(self, tokens: list[int], wish: Wish) -> Iterator[str]:
+    def _pieces(self, tokens: list[int], wish: GenerationConfig) -> Iterator[str]:
         words, stops = Detokenizer(self._tokenizer, tokens), StopWords(wish.stop)
         for token in self.tokens(tokens, wish):
             if piece := stops.add(words.add(token)):

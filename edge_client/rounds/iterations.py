@@ -12,7 +12,7 @@ from edge_client.events import Event, Tell
 from edge_client.step.passes import Passes
 from edge_client.store.job import JobStore
 from edge_client.training.epoch import Gradients, check_finite, steps_in
-from edge_client.training.optimizers import check_aggregations
+from edge_client.training.optimizers import check_server_optimizers
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import ScalarReport, StepRecord, decode_records, encode_report
@@ -53,7 +53,7 @@ class Iterations:
         if not isinstance(estimator, ScalarEstimator):
             what = f"the estimator {task.training.estimator} gives gradients, not numbers"
             raise TrainingError(f"{what}: mode iteration cannot use it")
-        check_aggregations(task.optimizers)
+        check_server_optimizers(task.optimizers)
         self.task = task
         self.bundle = bundle
         self.manifest = bundle.manifest

@@ -17,8 +17,8 @@ from edge_client.memory import peak_above_now
 from edge_client.step.passes import Passes
 from edge_client.store.job import Checkpoint, JobStore
 from edge_client.training.epoch import Judged, TrainingState, steps_in, update
-from edge_client.training.plan import Workbench
 from edge_client.training.round import LocalData, LocalModel, client_round, evaluated, personalized
+from edge_client.training.session import TrainingSession
 from edge_client.wire.protocol import Judgement, Task
 from edge_client.wire.server import Server
 
@@ -36,7 +36,7 @@ class Participation:
     task: Task
     server: Server
     store: JobStore
-    bench: Workbench
+    bench: TrainingSession
     examples: Examples
     held_back: Examples
     """For evaluation."""

@@ -13,7 +13,7 @@ from edge_client.arrays import Array, Weights
 from edge_client.bundle.names import COUNT, ERROR, FIRST, SECOND
 from edge_client.wire.protocol import ServerOptimizers, Training
 
-from .aggregations import AGGREGATIONS, blend
+from .server_optimizers import SERVER_OPTIMIZERS, blend
 
 ADAMW_BETA1, ADAMW_BETA2, ADAMW_EPSILON = 0.9, 0.999, 1e-8
 
@@ -53,11 +53,11 @@ def server_step(
     """
     for name, change in changes.items():
         optimizer = optimizers.head if name in head else optimizers.units
-        weights[name] = AGGREGATIONS.find(optimizer.kind)(name, weights[name], change, state, optimizer)
+        weights[name] = SERVER_OPTIMIZERS.find(optimizer.kind)(name, weights[name], change, state, optimizer)
         state.pop(ERROR + name, None)  # of this change alone
 
 
-def check_aggregations(optimizers: ServerOptimizers) -> None:
+def check_server_optimizers(optimizers: ServerOptimizers) -> None:
     """Refuse those that are not known here."""
     for optimizer in (optimizers.units, optimizers.head):
-        AGGREGATIONS.find(optimizer.kind)
+        SERVER_OPTIMIZERS.find(optimizer.kind)

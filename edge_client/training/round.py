@@ -17,7 +17,7 @@ from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.data.sequences import taken
 from edge_client.estimators.estimator import Derivatives
-from edge_client.sums.adding import changes
+from edge_client.secagg.adding import changes
 from edge_client.tasks.task import TaskType
 from edge_client.wire.clipping import clipped, silent
 from edge_client.wire.protocol import Report, Task, Training

@@ -12,7 +12,7 @@ Tensors travel as safetensors, scalars as the records of `edge_client.wire.scala
     GET  /v1/jobs/{job}/weights?since=V safetensors: the parameters that changed after version V, published when it says
     GET  /v1/jobs/{job}/steps?since=V   records of iterations after version V, waiting up to `wait` seconds for one
     PUT  /v1/tasks/{task}/update        safetensors with a Report in its metadata -> Receipt
-    GET  /v1/tasks/{task}/sum           where a sum stands (`edge_client.sums.messages`)
+    GET  /v1/tasks/{task}/sum           where a sum stands (`edge_client.secagg.messages`)
     PUT  /v1/tasks/{task}/sum/{message} what a device says at a stage of it -> Receipt
     PUT  /v1/tasks/{task}/jvps/{i}      a scalar report -> Receipt
     PUT  /v1/tasks/{task}/judgement     Judgement -> Receipt, behind the last step of a round of mode iteration
@@ -115,7 +115,7 @@ class ServerOptimizer:
     """How the server moves weights by the mean change that clients report; in mode iteration clients repeat it."""
 
     kind: Name = "fedyogi"
-    """One of `edge_client.training.aggregations`, or of another distribution."""
+    """One of `edge_client.training.server_optimizers`, or of another distribution."""
     learning_rate: Rate = 1e-3
     """The server's rate; fedavg takes the mean as it is."""
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9

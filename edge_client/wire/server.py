@@ -152,7 +152,7 @@ class Server:
         return self._send(f"/tasks/{quote(task, safe='')}/jvps/{iteration}", data, _OCTETS)
 
     def sum(self, task: str) -> bytes:
-        """Where the sum stands that a task's update is added to (`edge_client.sums.messages.View`)."""
+        """Where the sum stands that a task's update is added to (`edge_client.secagg.messages.View`)."""
         return self._request("GET", f"/tasks/{quote(task, safe='')}/sum").body
 
     def send_message(self, task: str, message: str, data: bytes) -> Receipt:

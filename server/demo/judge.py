@@ -14,8 +14,8 @@ from edge_client.bundle.adapters import unfolded
 from edge_client.bundle.folder import Bundle
 from edge_client.data.examples import Examples
 from edge_client.training.epoch import evaluate
-from edge_client.training.plan import Workbench
 from edge_client.training.round import client_round
+from edge_client.training.session import TrainingSession
 from edge_client.wire.protocol import Task, Training
 from server.demo.intents import Phrase
 
@@ -40,7 +40,7 @@ class Judge:
     """The bundle on one runtime of this machine."""
 
     def __init__(self, bundle: Path, runtime: str, training: Training) -> None:
-        self._bench = Workbench(Bundle.open(bundle, verify=False), runtime, threads=1)
+        self._bench = TrainingSession(Bundle.open(bundle, verify=False), runtime, threads=1)
         self._training = training
         self._task = self._local_task(Local([], 0, 0))
         self.initial = self._bench.bundle.initial_adapter()

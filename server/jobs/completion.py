@@ -13,12 +13,12 @@ from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import counted
 from edge_client.step.turns import directions_at_once
 from edge_client.tasks.registry import task_named
-from edge_client.training.optimizers import check_aggregations
+from edge_client.training.optimizers import check_server_optimizers
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import LARGEST_REPORT
+from server.aggregation.registry import AGGREGATION_RULES
 from server.errors import Refusal
 from server.jobs.settings import JobSettings
-from server.means.registry import MEANS
 
 _EXACT_HEAD_RATE = 10.0
 """An exact gradient has no noise that a larger step would carry into the weights."""
@@ -94,8 +94,8 @@ def _check_bottlenecks(training: Training, manifest: Manifest) -> None:
 def check_names(settings: JobSettings) -> None:
     """Refuse names that are not known here; a job that was made keeps its own, come what may."""
     kind_of(settings.training)
-    check_aggregations(settings.optimizers)
-    MEANS.find(settings.aggregation)
+    check_server_optimizers(settings.optimizers)
+    AGGREGATION_RULES.find(settings.aggregation)
 
 
 def check_programs(training: Training, manifest: Manifest) -> None:

@@ -1,14 +1,15 @@
-"""Which of a job's settings go together: one table of conflicts, of which a job is told all that it has."""
+"""Which of a job's settings go together: every conflict is told, in a sentence each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from edge_client.estimators.directed import ScalarEstimator
 from edge_client.estimators.registry import ESTIMATORS, kind_of
-from edge_client.sums.fixed import MOST
-from server.means.registry import MEANS
+from edge_client.secagg.fixed import MOST
+from server.aggregation.registry import AGGREGATION_RULES
 
 if TYPE_CHECKING:
     from server.jobs.settings import JobSettings
@@ -16,142 +17,120 @@ if TYPE_CHECKING:
 OWN_STRATEGY = "spry"
 
 
-class Conflict(NamedTuple):
-    """Settings that cannot be had together, and what to do about it."""
-
-    holds: Callable[[JobSettings], bool]
-    why: str
-    """A sentence, with the job's settings as `{job.per_round}`."""
-
-
-def _iterates(job: JobSettings) -> bool:
-    return job.training.mode == "iteration"
-
-
-def _sends_gradients(job: JobSettings) -> bool:
-    training = job.training  # an estimator that is unknown may have been known when the job was made
-    return training.estimator in ESTIMATORS and not issubclass(kind_of(training), ScalarEstimator)
-
-
-def _shortens_no_scalars(job: JobSettings) -> bool:
-    return job.is_robust and job.aggregation in MEANS and MEANS[job.aggregation].limit is None
-
-
-def _is_foreign(job: JobSettings) -> bool:
-    return job.strategy != OWN_STRATEGY
-
-
-CONFLICTS: tuple[Conflict, ...] = (
-    Conflict(
-        lambda job: job.minimum is not None and job.minimum > job.complete,
-        "minimum is {job.minimum}, more than {wanted} {job.complete}: lower it",
-    ),
-    # mode iteration
-    Conflict(
-        lambda job: _iterates(job) and _sends_gradients(job),
-        "mode iteration sends derivatives: estimator {job.training.estimator} needs mode epoch",
-    ),
-    Conflict(
-        lambda job: _iterates(job) and job.training.optimizer != "sgd",
-        "in mode iteration the server takes the step: leave training.optimizer at sgd",
-    ),
-    Conflict(
-        lambda job: _iterates(job) and _shortens_no_scalars(job),
-        "in mode iteration devices repeat the server's mean: aggregation {job.aggregation} needs mode epoch; mean and "
-        "clipped do not",
-    ),
-    Conflict(
-        lambda job: _iterates(job) and job.is_buffered,
-        "in mode iteration devices take each step together: schedule buffered needs mode epoch",
-    ),
-    Conflict(
-        lambda job: _iterates(job) and job.is_private,
-        "in mode iteration each client's derivatives are published, and noise in a sum hides none of them: "
-        "privacy_epsilon and privacy_noise need mode epoch",
-    ),
-    Conflict(
-        lambda job: _iterates(job) and job.secure_aggregation,
-        "secure_aggregation needs mode epoch: in mode iteration devices repeat each other's steps from every one's "
-        "derivatives",
-    ),
-    # secure aggregation
-    Conflict(
-        lambda job: job.secure_aggregation and job.is_robust,
-        "secure_aggregation gives the server sums, and aggregation {job.aggregation} compares single updates: leave it "
-        "at mean",
-    ),
-    Conflict(
-        lambda job: job.secure_aggregation and job.per_round < job.min_holders,
-        "min_holders is {job.min_holders}, more than per_round {job.per_round}: raise per_round",
-    ),
-    Conflict(
-        lambda job: job.secure_aggregation and job.places > MOST,
-        "a sum has room for {most} devices, not {job.places} (per_round x over_selection): lower per_round",
-    ),
-    Conflict(
-        lambda job: job.secure_aggregation and job.is_buffered,
-        "secure_aggregation adds up the updates of one round's clients, and schedule buffered takes those of several: "
-        "leave one of them out",
-    ),
-    # differential privacy
-    Conflict(
-        lambda job: job.is_private and job.is_robust,
-        "a privacy budget counts on a sum that each client moves by its clip alone: it needs aggregation mean, got "
-        "{job.aggregation}",
-    ),
-    Conflict(
-        lambda job: job.is_private and job.secure_aggregation and job.privacy_quantile is not None,
-        "a clip that follows is found from how long each update is, and secure_aggregation shows the server none: "
-        "leave out privacy_quantile",
-    ),
-    Conflict(
-        lambda job: job.is_private and job.is_buffered,
-        "a privacy budget clips each update about the weights of its own round, and schedule buffered takes those of "
-        "several: leave one of them out",
-    ),
-    Conflict(
-        lambda job: job.is_private and bool(job.device_evaluation),
-        "what devices measure is paid by no privacy budget: leave out device_evaluation, and give held_out examples",
-    ),
-    # a strategy of another distribution
-    Conflict(
-        lambda job: _is_foreign(job) and _iterates(job),
-        "in mode iteration devices repeat the server's step: strategy {job.strategy} needs mode epoch",
-    ),
-    Conflict(
-        lambda job: _is_foreign(job) and (job.secure_aggregation or job.is_private),
-        "strategy {job.strategy} is given single updates: it goes with neither secure_aggregation nor a privacy budget",
-    ),
-    Conflict(
-        lambda job: _is_foreign(job) and job.is_robust,
-        "strategy {job.strategy} combines updates itself: leave aggregation at mean",
-    ),
-    # evaluation and schedules
-    Conflict(
-        lambda job: bool(job.target or job.patience) and not (job.held_out or job.device_evaluation),
-        "target and patience need an accuracy: give held_out examples or device_evaluation",
-    ),
-    Conflict(
-        lambda job: bool(job.evaluate_answers) and not job.held_out,
-        "evaluate_answers needs questions with known answers: give held_out examples",
-    ),
-    Conflict(
-        lambda job: not job.is_buffered and job.buffer is not None,
-        "buffer is of schedule buffered: set schedule=buffered, or leave it out",
-    ),
-    Conflict(
-        lambda job: job.is_buffered and job.complete > job.per_round,
-        "buffer is {job.buffer}, more than the per_round {job.per_round} devices that train at a time: lower it",
-    ),
-    Conflict(
-        lambda job: job.is_buffered and job.keep is not None and job.keep <= job.max_staleness,
-        "keep is {job.keep}, and updates may begin with weights {job.max_staleness} versions old: raise it above "
-        "max_staleness",
-    ),
-)
-
-
 def conflicts(job: JobSettings) -> list[str]:
-    """Say what in a job's settings cannot be had together, a sentence each."""
-    words = {"wanted": "buffer" if job.is_buffered else "per_round", "most": MOST}
-    return [conflict.why.format(job=job, **words) for conflict in CONFLICTS if conflict.holds(job)]
+    """Say what in a job's settings cannot be had together, and what to do about it."""
+    parts = _of_schedules, _of_iteration, _of_secure_aggregation, _of_privacy, _of_strategies, _of_evaluation
+    return list(chain.from_iterable(part(job) for part in parts))
+
+
+def _of_schedules(job: JobSettings) -> Iterator[str]:
+    if job.minimum is not None and job.minimum > job.complete:
+        wanted = "buffer" if job.is_buffered else "per_round"
+        yield f"minimum is {job.minimum}, more than {wanted} {job.complete}: lower it"
+    if not job.is_buffered:
+        if job.buffer is not None:
+            yield "buffer is of schedule buffered: set schedule=buffered, or leave it out"
+        return
+    if job.complete > job.per_round:
+        yield (
+            f"buffer is {job.buffer}, more than the per_round {job.per_round} devices that train at a time: lower it"
+        )
+    if job.keep is not None and job.keep <= job.max_staleness:
+        yield (
+            f"keep is {job.keep}, and updates may begin with weights {job.max_staleness} versions old: raise it above "
+            "max_staleness"
+        )
+
+
+def _of_iteration(job: JobSettings) -> Iterator[str]:
+    training = job.training
+    if training.mode != "iteration":
+        return
+    known = training.estimator in ESTIMATORS  # or it was, when the job was made
+    if known and not issubclass(kind_of(training), ScalarEstimator):
+        yield f"mode iteration sends derivatives: estimator {training.estimator} needs mode epoch"
+    if training.optimizer != "sgd":
+        yield "in mode iteration the server takes the step: leave training.optimizer at sgd"
+    if job.is_robust and job.aggregation in AGGREGATION_RULES and AGGREGATION_RULES[job.aggregation].limit is None:
+        yield (
+            f"in mode iteration devices repeat the server's mean: aggregation {job.aggregation} needs mode epoch; mean "
+            "and clipped do not"
+        )
+    if job.is_buffered:
+        yield "in mode iteration devices take each step together: schedule buffered needs mode epoch"
+
+
+def _of_secure_aggregation(job: JobSettings) -> Iterator[str]:
+    if not job.secure_aggregation:
+        return
+    if job.training.mode == "iteration":
+        yield (
+            "secure_aggregation needs mode epoch: in mode iteration devices repeat each other's steps from every one's "
+            "derivatives"
+        )
+    if job.is_robust:
+        yield (
+            f"secure_aggregation gives the server sums, and aggregation {job.aggregation} compares single updates: "
+            "leave it at mean"
+        )
+    if job.per_round < job.min_holders:
+        yield f"min_holders is {job.min_holders}, more than per_round {job.per_round}: raise per_round"
+    if job.places > MOST:
+        yield f"a sum has room for {MOST} devices, not {job.places} (per_round x over_selection): lower per_round"
+    if job.is_buffered:
+        yield (
+            "secure_aggregation adds up the updates of one round's clients, and schedule buffered takes those of "
+            "several: leave one of them out"
+        )
+
+
+def _of_privacy(job: JobSettings) -> Iterator[str]:
+    """Whatever else leaves a private job's device by its examples would be paid by no budget."""
+    if not job.is_private:
+        return
+    if job.training.mode == "iteration":
+        yield (
+            "in mode iteration each client's derivatives are published, and noise in a sum hides none of them: "
+            "privacy_epsilon and privacy_noise need mode epoch"
+        )
+    if job.is_robust:
+        yield (
+            "a privacy budget counts on a sum that each client moves by its clip alone: it needs aggregation mean, got "
+            f"{job.aggregation}"
+        )
+    if job.secure_aggregation and job.privacy_quantile is not None:
+        yield (
+            "a clip that follows is found from how long each update is, and secure_aggregation shows the server none: "
+            "leave out privacy_quantile"
+        )
+    if job.is_buffered:
+        yield (
+            "a privacy budget clips each update about the weights of its own round, and schedule buffered takes those "
+            "of several: leave one of them out"
+        )
+    if job.device_evaluation:
+        yield (
+            "what devices measure is paid by no privacy budget: leave out device_evaluation, and give held_out examples"
+        )
+
+
+def _of_strategies(job: JobSettings) -> Iterator[str]:
+    """A strategy of another distribution is given single updates of mode epoch, and combines them itself."""
+    if job.strategy == OWN_STRATEGY:
+        return
+    if job.training.mode == "iteration":
+        yield f"in mode iteration devices repeat the server's step: strategy {job.strategy} needs mode epoch"
+    if job.secure_aggregation or job.is_private:
+        yield (
+            f"strategy {job.strategy} is given single updates: it goes with neither secure_aggregation nor a privacy "
+            "budget"
+        )
+    if job.is_robust:
+        yield f"strategy {job.strategy} combines updates itself: leave aggregation at mean"
+
+
+def _of_evaluation(job: JobSettings) -> Iterator[str]:
+    if (job.target or job.patience) and not (job.held_out or job.device_evaluation):
+        yield "target and patience need an accuracy: give held_out examples or device_evaluation"
+    if job.evaluate_answers and not job.held_out:
+        yield "evaluate_answers needs questions with known answers: give held_out examples"

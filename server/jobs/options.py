@@ -12,9 +12,9 @@ import typer
 
 from edge_client.commands.options.groups import OptionGroup
 from edge_client.estimators.registry import ESTIMATORS
+from server.aggregation.registry import AGGREGATION_RULES
 from server.errors import SettingsError
 from server.jobs.presets import PRESETS
-from server.means.registry import MEANS
 
 PresetOption = Annotated[
     str | None, typer.Option(help=f"Where settings start from: {', '.join(PRESETS)}. Left out: what fits the adapter.")
@@ -39,7 +39,9 @@ class RoundOptions(OptionGroup):
     ] = None
     aggregation: Annotated[
         str | None,
-        typer.Option(help=f"What updates come to: {', '.join(MEANS)}. Take agreeing where some devices may lie."),
+        typer.Option(
+            help=f"What updates come to: {', '.join(AGGREGATION_RULES)}. Take agreeing where some devices may lie."
+        ),
     ] = None
     server_learning_rate: Annotated[float | None, typer.Option(help="The server's rate of the units.")] = None
     evaluate_every: Annotated[int | None, typer.Option(min=1, help="Rounds between evaluations.")] = None

@@ -10,14 +10,14 @@ from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.sums.fixed import FEWEST
+from edge_client.secagg.fixed import FEWEST
 from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import ServerOptimizers, Training
+from server.aggregation.registry import PLAIN
 from server.jobs.assignment import Assignment, RoundSlot, slots
 from server.jobs.composition import OWN_STRATEGY, conflicts
 from server.jobs.depths import Depth, common_units, common_way, depth_for
 from server.jobs.teams import team_slots, teams_of
-from server.means.registry import PLAIN
 
 
 class JobSettings(BaseModel):

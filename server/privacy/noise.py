@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
-from edge_client.sums.noise import normal_of
+from edge_client.secagg.noise import normal_of
 
 
 def key_of(*words: object) -> bytes:

@@ -1,6 +1,6 @@
 """Noise that devices add themselves, where a job has a privacy budget and adds updates in secret.
 
-The server adds none, and sees none without: each device lays its share (`edge_client.sums.noise`) on what it sends.
+The server adds none, and sees none without: each device lays its share (`edge_client.secagg.noise`) on what it sends.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.sums.fixed import HEAD, UNITS
-from edge_client.sums.noise import ROOM, Share
+from edge_client.secagg.fixed import HEAD, UNITS
+from edge_client.secagg.noise import ROOM, Share
 from server.errors import SettingsError
 from server.jobs.settings import JobSettings
 from server.privacy.accountant import epsilon_of

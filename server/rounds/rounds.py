@@ -20,9 +20,9 @@ from sqlalchemy import Connection
 from edge_client.tasks.task import TaskType
 from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import encode_record
+from server.aggregation.registry import PLAIN
 from server.jobs.job import PAUSED, RUNNING, Job
 from server.jobs.settings import JobSettings
-from server.means.registry import PLAIN
 from server.rounds import claims
 from server.rounds.claims import Claim
 from server.rounds.outcome import late
@@ -31,6 +31,7 @@ from server.rounds.outcome.outcomes import aggregate
 from server.rounds.places.fleet import all_have_reported, present
 from server.rounds.secrecy import summing, totals
 from server.rounds.secrecy.privacy import FLEET_SECONDS, spend, why_spent
+from server.secagg.opening import Unopened
 from server.storage import jobs
 from server.storage.files import references
 from server.storage.identities import devices, refusals
@@ -40,7 +41,6 @@ from server.storage.store import Store
 from server.storage.work import metrics, parts, rounds, scalars, sums
 from server.strategy.mean import mean_claim
 from server.strategy.updates import Outcome
-from server.sums.opening import Unopened
 
 log = logging.getLogger("spry.server")
 

@@ -18,9 +18,9 @@ from edge_client.data.batches import in_order
 from edge_client.data.examples import Example, Examples, examples_for
 from edge_client.data.sources import open_data
 from edge_client.runtimes.runtime import available
-from edge_client.training.plan import Workbench
+from edge_client.training.session import TrainingSession
 from edge_client.wire.protocol import Training
-from server.means.rule import Numbers
+from server.aggregation.rule import Numbers
 
 _STEPS = 300
 _PENALTY = 0.1
@@ -64,7 +64,7 @@ def baseline(bundle: Path, files: Files, tell: Callable[[str], None]) -> Regress
         runtime = next((name for name in available() if name in opened.manifest.runtimes), None)
         if runtime is None or opened.manifest.features is None or not opened.manifest.model.labels:
             return None
-        bench = Workbench(opened, runtime, threads=1)
+        bench = TrainingSession(opened, runtime, threads=1)
         try:
             features = _Features(bench, tell)
             measured, parts = features.of(files.held_out), [features.of(path) for path in files.devices]
@@ -79,7 +79,7 @@ def baseline(bundle: Path, files: Files, tell: Callable[[str], None]) -> Regress
 class _Features:
     """The frozen encoder; rows that came before are not computed again."""
 
-    def __init__(self, bench: Workbench, tell: Callable[[str], None]) -> None:
+    def __init__(self, bench: TrainingSession, tell: Callable[[str], None]) -> None:
         batch, length = bench.manifest.shapes[0]
         task = bench.task(Training(batch=batch, length=length))
         self._bench, self._tell = bench, tell

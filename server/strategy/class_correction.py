@@ -17,8 +17,8 @@ import numpy as np
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import CLASS_CORRECTION
+from server.aggregation.rule import Numbers, no_longer
 from server.jobs.settings import JobSettings
-from server.means.rule import Numbers, no_longer
 from server.strategy.outliers import HEAD_NORM, Norms, kind_of_unit
 from server.strategy.state import Model
 

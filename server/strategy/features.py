@@ -28,7 +28,7 @@ from edge_client.bundle.manifest import FeatureSpec
 from edge_client.bundle.names import FEATURES
 from edge_client.training.features import MEAN, PRODUCTS, Moments
 from edge_client.wire.protocol import Training
-from server.means.rule import FEWEST, Numbers
+from server.aggregation.rule import FEWEST, Numbers
 
 COUNT = FEATURES + "count"
 SHARES = FEATURES + "shares"

@@ -17,8 +17,8 @@ import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec, Manifest, Parameter
-from server.means.memory import Fingerprints, shortened
-from server.means.rule import Numbers, middle, sizes_of
+from server.aggregation.memory import Fingerprints, shortened
+from server.aggregation.rule import Numbers, middle, sizes_of
 from server.strategy.features import freedom_of, whitened
 
 FREEDOM_OF_PART = 32

@@ -15,9 +15,9 @@ from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import Participant
-from server.means.rule import FEWEST
-from server.means.trimmed import trimmed
-from server.means.units import WEIGHT_BOUND
+from server.aggregation.rule import FEWEST
+from server.aggregation.trimmed import trimmed
+from server.aggregation.units import WEIGHT_BOUND
 
 STEPS_BOUND = 2.0
 """Times the median device's: as many steps are believed where devices weigh alike, as rows differ more than that."""
@@ -141,26 +141,26 @@ def bounded_scalars(clients: Sequence[Participant], bound: float) -> list[Partic
 class Holder(NamedTuple):
     """A client whose update is averaged."""
 
-    clarity: Mapping[int, float]
-    """Of each of its units, how much its estimate says beside a true gradient (`Estimator.clarity`)."""
+    inverse_variance: Mapping[int, float]
+    """Of each of its units, how much its estimate says beside a true gradient (`Estimator.inverse_variance`)."""
     examples: int
 
 
 def weights_of(holders: Sequence[Holder], bound: float, manifest: Manifest) -> list[dict[str, float]]:
-    """What clients weigh in each parameter: their examples, bounded in the round and among holders, times clarity.
+    """Weigh clients in each parameter: by examples, bounded in the round and among holders, and inverse variance.
 
     The head's gradient is the same for all.
     """
     of_unit: dict[int, list[int]] = defaultdict(list)
     for client, holder in enumerate(holders):
-        for unit in holder.clarity:
+        for unit in holder.inverse_variance:
             of_unit[unit].append(client)
     weights: list[dict[str, float]] = [{} for _ in holders]
     believed = bounded([holder.examples for holder in holders], bound)
     for unit, clients in of_unit.items():
         counts = _within([believed[client] for client in clients], bound)
         for client, count in zip(clients, counts, strict=True):
-            clear = count * holders[client].clarity[unit]
+            clear = count * holders[client].inverse_variance[unit]
             weights[client].update((parameter.name, clear) for parameter in manifest.units[unit].parameters)
     for client, count in enumerate(believed):
         weights[client].update((parameter.name, count) for parameter in manifest.head)

@@ -17,7 +17,7 @@ import numpy as np
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec
 from edge_client.training.features import MEAN, PRODUCTS, Moments
-from server.means.rule import FEWEST, Numbers, middle, no_longer, sizes_of
+from server.aggregation.rule import FEWEST, Numbers, middle, no_longer, sizes_of
 from server.strategy.features import covariance_of, joined, kept, solved, spread_of, variances_of
 
 MOST_TIMES = 2.0

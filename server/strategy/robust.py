@@ -1,6 +1,6 @@
 """Byzantine-robust aggregation: updates are compared with each other, and by most rules devices over all their rounds.
 
-The rules themselves are in `server.means`.
+The rules themselves are in `server.aggregation`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import SAID
 from edge_client.training.features import Moments, moments_in
-from server.means.memory import heard
-from server.means.registry import MEANS
-from server.means.rule import Numbers, Rule
-from server.means.units import WEIGHT_BOUND, against_in_words, combined, in_words
+from server.aggregation.memory import heard
+from server.aggregation.registry import AGGREGATION_RULES
+from server.aggregation.rule import Numbers, Rule
+from server.aggregation.units import WEIGHT_BOUND, against_in_words, combined, in_words
 from server.strategy import features
 from server.strategy.fingerprints import compared_heads, fingerprints, is_whole_head
 from server.strategy.mean import weights_of
@@ -32,7 +32,7 @@ class RobustMean(WeightedMean):
     def combine(self, start: Model, taken: Sequence[Contribution], context: RoundContext) -> Combined:
         """All updates at once: each is compared with the others."""
         settings, manifest = context.settings, context.manifest
-        rule = MEANS.find(settings.aggregation)
+        rule = AGGREGATION_RULES.find(settings.aggregation)
         tensors = [update.tensors() for update in taken]
         told = [moments_in(own, update.report.measured) for own, update in zip(tensors, taken, strict=True)]
         moments = features.joined(start.optimizer, _believed(start, told, tensors, manifest))

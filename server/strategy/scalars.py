@@ -10,9 +10,9 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.gradient.drawing import Draw, step_directions
 from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, as_published
+from server.aggregation.registry import AGGREGATION_RULES, PLAIN
+from server.aggregation.scalars import shortened_reports
 from server.jobs.settings import JobSettings
-from server.means.registry import MEANS, PLAIN
-from server.means.scalars import shortened_reports
 from server.strategy.mean import Mean, bounded_scalars
 from server.strategy.state import Model, repeated
 from server.strategy.updates import Outcome
@@ -32,7 +32,7 @@ def step_of_scalars(
     clients = bounded_scalars(clients, settings.weight_bound)
     odd: tuple[tuple[str, str], ...] = ()
     if settings.aggregation != PLAIN:
-        clients, odd = shortened_reports(MEANS.find(settings.aggregation), clients)
+        clients, odd = shortened_reports(AGGREGATION_RULES.find(settings.aggregation), clients)
     published = tuple(replace(client, report=as_published(client.report)) for client in clients)
     sent = [client.report for client in clients]
     record = StepRecord(start.version + 1, number, iteration, published, _mean_head_gradient(sent))

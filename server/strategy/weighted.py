@@ -13,8 +13,8 @@ from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.training.features import Moments, moments_in
+from server.aggregation.units import WEIGHT_BOUND
 from server.jobs.settings import JobSettings
-from server.means.units import WEIGHT_BOUND
 from server.strategy import features
 from server.strategy.class_correction import ClassCorrection
 from server.strategy.mean import Holder, Mean, bounded, mean_steps, weights_of
@@ -80,7 +80,8 @@ class WeightedMean(Strategy):
 def holders(updates: Sequence[Contribution], manifest: Manifest) -> list[Holder]:
     """Say of each update how clear its estimates are, and of how many examples."""
     return [
-        Holder(kind_of(one.training).clarity(manifest, one.training, one.units), one.report.examples) for one in updates
+        Holder(kind_of(one.training).inverse_variance(manifest, one.training, one.units), one.report.examples)
+        for one in updates
     ]
 
 

@@ -19,9 +19,9 @@ from edge_client.errors import PluginError
 from edge_client.estimators.registry import ESTIMATORS
 from edge_client.runtimes.runtime import RUNTIMES, available, open_runtime
 from edge_client.store.jobs import DeviceStore
-from edge_client.training.aggregations import AGGREGATIONS
+from edge_client.training.server_optimizers import SERVER_OPTIMIZERS
 from export.adapt.adapter import ADAPTERS
-from server.means.registry import MEANS
+from server.aggregation.registry import AGGREGATION_RULES
 from server.storage.jobs import find_job
 from tests.edge_client.conftest import ADMIN, ROWS
 
@@ -57,7 +57,7 @@ def half(name, weight, change, state, optimizer):
 """,
     "mean": """
 import numpy as np
-from server.means.rule import Rule
+from server.aggregation.rule import Rule
 
 FIRST = Rule(lambda changes, weights: changes[0])
 """,
@@ -74,9 +74,9 @@ class Twice(ExactGradient):
 GROUPS = {
     "spry.runtimes": "spry_more.listing:LISTING",
     "spry.adapters": "spry_more.adapter:ADAPTER",
-    "spry.aggregations": "spry_more.aggregation:half",
+    "spry.server_optimizers": "spry_more.aggregation:half",
     "spry.estimators": "spry_more.estimator:Twice",
-    "spry.means": "spry_more.mean:FIRST",
+    "spry.aggregation_rules": "spry_more.mean:FIRST",
 }
 
 
@@ -120,7 +120,7 @@ def more(environment) -> Path:
     return environment.install("spry-more", GROUPS, MODULES)
 
 
-REGISTRIES = RUNTIMES, ADAPTERS, AGGREGATIONS, ESTIMATORS, MEANS
+REGISTRIES = RUNTIMES, ADAPTERS, SERVER_OPTIMIZERS, ESTIMATORS, AGGREGATION_RULES
 
 
 def test_names_cost_no_import(more):
@@ -131,9 +131,14 @@ def test_names_cost_no_import(more):
 
 
 def test_own_rows_come_first(more):
-    for registry in (RUNTIMES, AGGREGATIONS, ESTIMATORS, MEANS):
+    for registry in (RUNTIMES, SERVER_OPTIMIZERS, ESTIMATORS, AGGREGATION_RULES):
         assert list(registry)[-1] == NAME
         assert len(registry) == len(list(registry)) > 1
+
+
+def test_a_group_is_known_by_its_former_name(environment):
+    environment.install("spry-old", {"spry.means": "spry_old.rule:FIRST"}, {"rule": MODULES["mean"]})
+    assert AGGREGATION_RULES[NAME].limit is None
 
 
 def test_a_name_that_two_distributions_add(environment, more, capsys):
@@ -151,10 +156,12 @@ def test_a_name_that_two_distributions_add(environment, more, capsys):
 def test_a_name_of_this_projects_own(environment):
     environment.install("spry-other", {}, {})
     info = environment.folder / "spry-other" / "spry_other-1.0.dist-info" / "entry_points.txt"
-    info.write_text("[spry.aggregations]\nfedavg = spry_other:mean\n")
+    info.write_text("[spry.server_optimizers]\nfedavg = spry_other:mean\n")
     plugins.added.cache_clear()
-    with pytest.raises(PluginError, match="the aggregation 'fedavg' is there twice, of spry-edge and of spry-other"):
-        list(AGGREGATIONS)
+    with pytest.raises(
+        PluginError, match="the server optimizer 'fedavg' is there twice, of spry-edge and of spry-other"
+    ):
+        list(SERVER_OPTIMIZERS)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +226,10 @@ def test_a_job_by_what_nobody_has(fleet, trainable):
 
     told = "upgrade spry, or install what adds it"
     assert refused(optimizers={"units": {"kind": "fedfoo"}}) == (
-        f"this version of spry has no aggregation 'fedfoo'; it has {', '.join(AGGREGATIONS)}: {told}"
+        f"this version of spry has no server optimizer 'fedfoo'; it has {', '.join(SERVER_OPTIMIZERS)}: {told}"
     )
     assert refused(aggregation="middle") == (
-        f"this version of spry has no mean 'middle'; it has {', '.join(MEANS)}: {told}"
+        f"this version of spry has no mean 'middle'; it has {', '.join(AGGREGATION_RULES)}: {told}"
     )
     for mode in ("epoch", "iteration"):
         assert refused(training={"estimator": "best", "mode": mode, "batch": 4, "length": 8}) == (
@@ -238,7 +245,10 @@ def test_a_device_that_cannot_repeat_the_servers_steps_gives_the_task_back(more,
         [sys.executable, "-m", "edge_client", "join", *words, "--home", str(tmp_path / "home"), "--json"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert f"this version of spry has no aggregation '{NAME}'; it has {', '.join([*AGGREGATIONS][:-1])}" in done.stdout
+    assert (
+        f"this version of spry has no server optimizer '{NAME}'; it has {', '.join([*SERVER_OPTIMIZERS][:-1])}"
+        in done.stdout
+    )
 
 
 def test_a_server_that_lost_an_estimator_goes_on_with_its_other_jobs(environment, more, fleet, trainable):

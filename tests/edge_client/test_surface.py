@@ -11,7 +11,7 @@ import edge_client
 NAMES = {
     "BadAnswer", "Bundle", "BundleError", "Client", "Columns", "Conditions", "DataError", "DirectionError", "Event",
     "PluginError", "ProgramInputError", "RuntimeMissing", "ServerError", "SpryError", "Stepper", "StoreError",
-    "Task", "TextEncoder", "Training", "TrainingError", "Unauthorized", "Unreachable", "Update", "Workbench",
+    "Task", "TextEncoder", "Training", "TrainingError", "Unauthorized", "Unreachable", "Update", "TrainingSession",
     "WrongResults", "__version__", "client_round", "cut_for", "directions_for", "estimate", "open_runtime",
     "parse_hours",
 }  # fmt: skip

@@ -16,7 +16,7 @@ from edge_client.bundle.manifest import DECODE, HEAD, PREFILL
 from edge_client.commands import cli
 from edge_client.errors import SpryError
 from edge_client.generation.decoder import Decoder
-from edge_client.generation.generator import Generator, Wish
+from edge_client.generation.generator import GenerationConfig, Generator
 from edge_client.runtimes import trials
 from edge_client.runtimes.runtime import open_runtime
 from export.errors import ExportError
@@ -89,7 +89,7 @@ def check_tokens(base, folder, runtime: str, seed: int) -> None:
                 input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False,
                 eos_token_id=None, pad_token_id=1,
             )[0, prompt:]  # fmt: skip
-            assert list(generator.tokens(ids[0].tolist(), Wish(max_tokens=count))) == expected.tolist()
+            assert list(generator.tokens(ids[0].tolist(), GenerationConfig(max_tokens=count))) == expected.tolist()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers about itself
@@ -184,7 +184,7 @@ def test_what_two_prompts_begin_with_is_read_once(llama):
     with open_runtime("onnx", bundle.folder, threads=1) as opened:
         made = [Decoder(bundle.manifest, opened, "onnx", moved(bundle, 3)) for _ in range(2)]
         used, fresh = (Generator(decoder, None, ends=()) for decoder in made)
-        first, wish = list(range(5, 15)), Wish(max_tokens=6)
+        first, wish = list(range(5, 15)), GenerationConfig(max_tokens=6)
         said = list(used.tokens(first, wish))
         longer = [*first, *said, 7, 8, 9]
         read: list[int] = []
@@ -202,12 +202,16 @@ def test_the_cache_holds_what_it_says_and_no_more(llama):
     with open_runtime("onnx", bundle.folder, threads=1) as opened:
         decoder = Decoder(bundle.manifest, opened, "onnx", moved(bundle, 3))
         generator = Generator(decoder, None, ends=())
-        assert len(list(generator.tokens(list(range(3, 43)), Wish()))) == LENGTH + 1 - 40
+        assert len(list(generator.tokens(list(range(3, 43)), GenerationConfig()))) == LENGTH + 1 - 40
         for prompt, wish, message in (
-            (LENGTH + 5, Wish(), f"the prompt has 53 tokens, the bundle holds {LENGTH} of prompt and answer: shorten"),
+            (
+                LENGTH + 5,
+                GenerationConfig(),
+                f"the prompt has 53 tokens, the bundle holds {LENGTH} of prompt and answer: shorten",
+            ),
             (
                 40,
-                Wish(max_tokens=30),
+                GenerationConfig(max_tokens=30),
                 "the prompt has 40 tokens and 30 more are asked for, the bundle holds 48: ask for",
             ),
         ):
@@ -226,9 +230,9 @@ def test_text_ends_where_the_model_ends_it(llama):
     bundle = Bundle.open(llama[1])
     with open_runtime("onnx", bundle.folder, threads=1) as opened:
         decoder = Decoder(bundle.manifest, opened, "onnx", moved(bundle, 3))
-        free = list(Generator(decoder, None, ends=()).tokens([5, 6, 7], Wish(max_tokens=12)))
+        free = list(Generator(decoder, None, ends=()).tokens([5, 6, 7], GenerationConfig(max_tokens=12)))
         last = free.index(free[5])
-        assert list(Generator(decoder, None, ends=(free[5],)).tokens([5, 6, 7], Wish())) == free[:last]
+        assert list(Generator(decoder, None, ends=(free[5],)).tokens([5, 6, 7], GenerationConfig())) == free[:last]
     assert bundle.manifest.generation.ends == (2,)
 
 

@@ -27,15 +27,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from edge_client import keys
-from edge_client.sums import fixed
-from edge_client.sums.adding import HEAD_NAME, noisy, unit_name
-from edge_client.sums.fixed import HEAD, TOLD, UNITS, Parts
-from edge_client.sums.locks import End, Lock, point_of, scalar_of
-from edge_client.sums.member import Kept, joined
-from edge_client.sums.noise import Share, normal_of
-from edge_client.sums.shamir import WIDE, less, split, threshold
-from edge_client.sums.shamir import drawn as share_of
-from edge_client.sums.streams import mask_seed, public, stream
+from edge_client.secagg import fixed
+from edge_client.secagg.adding import HEAD_NAME, noisy, unit_name
+from edge_client.secagg.fixed import HEAD, TOLD, UNITS, Parts
+from edge_client.secagg.locks import End, Lock, point_of, scalar_of
+from edge_client.secagg.member import Kept, joined
+from edge_client.secagg.noise import Share, normal_of
+from edge_client.secagg.shamir import WIDE, less, split, threshold
+from edge_client.secagg.shamir import drawn as share_of
+from edge_client.secagg.streams import mask_seed, public, stream
 from edge_client.wire.protocol import Report
 from tests.benchmarks import script
 

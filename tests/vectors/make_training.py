@@ -43,10 +43,10 @@ from edge_client.data.batches import shuffled
 from edge_client.errors import SpryError
 from edge_client.runtimes import trials
 from edge_client.runtimes.runtime import Runtime
-from edge_client.training.aggregations import AGGREGATIONS
 from edge_client.training.optimizers import local_step, server_step
-from edge_client.training.plan import plan_for, programs_of
 from edge_client.training.replay import replay
+from edge_client.training.server_optimizers import SERVER_OPTIMIZERS
+from edge_client.training.session import plan_for, programs_of
 from edge_client.wire.clipping import changes_of, clipped, length_of
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Task, Training
 from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, decode_records, encode_record
@@ -134,10 +134,12 @@ def vectors():
             for count, seed, epoch in ORDERS
         ],
         "local": [local(settings, random) for settings in LOCAL],
-        "server": [server(kind, random) for kind in AGGREGATIONS],
+        "server": [server(kind, random) for kind in SERVER_OPTIMIZERS],
         "safetensors": safetensors(random),
         "manifest": json.loads(write(MANIFEST)),
-        "replay": [replayed(settings, kind, random) for settings, kind in zip(REPLAYS, itertools.cycle(AGGREGATIONS))],
+        "replay": [
+            replayed(settings, kind, random) for settings, kind in zip(REPLAYS, itertools.cycle(SERVER_OPTIMIZERS))
+        ],
         "plans": [planned(*case, alone) for case in PLANS for alone in (False, True)],
         "clipping": [shortened(random, times) for times in (0.25, 0.999, 2.0)],
         "trials": tried(random),

@@ -17,11 +17,11 @@ from pydantic import BaseModel
 from typer.models import OptionInfo
 
 from edge_client.estimators.registry import ESTIMATORS
-from edge_client.training.aggregations import AGGREGATIONS
+from edge_client.training.server_optimizers import SERVER_OPTIMIZERS
 from edge_client.wire.protocol import ServerOptimizer, Training
+from server.aggregation.registry import AGGREGATION_RULES
 from server.jobs.options import RoundOptions, TrainingOptions
 from server.jobs.settings import JobSettings
-from server.means.registry import MEANS
 
 Kind = Literal["boolean", "choice", "integer", "number", "text"]
 
@@ -89,8 +89,8 @@ def _place(name: str) -> tuple[int, int]:
 
 def _settings() -> Iterator[SettingView]:
     schema, helps = JobSettings.model_json_schema(), _helps()
-    choices: dict[str, list[str]] = {"training.estimator": list(ESTIMATORS), "aggregation": list(MEANS)}
-    choices |= {f"optimizers.{whose}.kind": list(AGGREGATIONS) for whose in ("units", "head")}
+    choices: dict[str, list[str]] = {"training.estimator": list(ESTIMATORS), "aggregation": list(AGGREGATION_RULES)}
+    choices |= {f"optimizers.{whose}.kind": list(SERVER_OPTIMIZERS) for whose in ("units", "head")}
     defaults = JobSettings().model_dump(mode="json")
     for name, property_ in _leaves(schema, schema["$defs"]):
         if name == _ELSEWHERE:

@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from edge_client import keys
-from edge_client.sums.messages import (
+from edge_client.secagg.messages import (
     CARD,
     DEALT,
     SIGNATURE,
@@ -18,20 +18,20 @@ from edge_client.sums.messages import (
     set_of,
     signed_vow,
 )
-from edge_client.sums.streams import TAG
+from edge_client.secagg.streams import TAG
 from edge_client.wire.protocol import Receipt
 from server.errors import Overtaken, Refusal
 from server.jobs.job import Job
 from server.rounds.arrivals.reports import Reports
 from server.rounds.secrecy.summing import arrangement_of, carried, scores_of
 from server.rounds.secrecy.totals import sizes_of, tags_size, update_size
+from server.secagg.arrangement import Arrangement
+from server.secagg.opening import opening_size
 from server.storage.identities import devices
 from server.storage.jobs import find_job
 from server.storage.schema.rows import Part, Round
 from server.storage.work import parts, rounds, sums
 from server.storage.work.sums import Summand, SumStanding
-from server.sums.arrangement import Arrangement
-from server.sums.opening import opening_size
 
 LARGEST = 1 << 20
 """Bytes of a message; none is longer, however many devices there are."""

@@ -18,20 +18,20 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from edge_client import keys
-from edge_client.sums.messages import Stage
-from edge_client.sums.streams import KEY
+from edge_client.secagg.messages import Stage
+from edge_client.secagg.streams import KEY
 from edge_client.wire.protocol import Sum, Training
 from server.jobs.job import Job
 from server.privacy.shares import share_of
 from server.rounds.outcome.evaluation import task_of
 from server.rounds.secrecy.privacy import pay_for_sum
+from server.secagg.arrangement import Arrangement, Entrant, arranged, teams
+from server.secagg.opening import is_enough
 from server.storage.schema.rows import Part, Round
 from server.storage.store import Store
 from server.storage.work import rounds, sums
 from server.storage.work.sums import Summand, SumStanding
 from server.strategy.mean import largest_weight
-from server.sums.arrangement import Arrangement, Entrant, arranged, teams
-from server.sums.opening import is_enough
 
 log = logging.getLogger("spry.server")
 

@@ -10,24 +10,24 @@ from dataclasses import replace
 
 from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest, Parameter
-from edge_client.sums import fixed
-from edge_client.sums.fixed import HEAD, TOLD, UNITS, Parts, Pooled
-from edge_client.sums.member import joined_size, parted
-from edge_client.sums.streams import TAG
+from edge_client.secagg import fixed
+from edge_client.secagg.fixed import HEAD, TOLD, UNITS, Parts, Pooled
+from edge_client.secagg.member import joined_size, parted
+from edge_client.secagg.streams import TAG
 from edge_client.wire.scalars import shaped
 from server.jobs.job import Job
 from server.jobs.settings import JobSettings
 from server.privacy.shares import share_of, wanted_in_sum
 from server.rounds.outcome.usual import usual_in
 from server.rounds.secrecy.summing import arrangement_of, carried, dealt_in, openings_in, scores_of
+from server.secagg.arrangement import Arrangement
+from server.secagg.opening import Total, Unopened, unmask
 from server.storage.schema.rows import Round
 from server.storage.store import Store
 from server.storage.work import sums
 from server.strategy.outliers import beyond, norms
 from server.strategy.state import Model, moved
 from server.strategy.updates import Outcome
-from server.sums.arrangement import Arrangement
-from server.sums.opening import Total, Unopened, unmask
 
 
 def sizes_of(manifest: Manifest, units: Sequence[int], scores: Sequence[str]) -> dict[int, int]:

@@ -23,9 +23,9 @@ from edge_client.tasks.task import combined
 from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
+from server.aggregation.registry import PLAIN
 from server.jobs.assignment import RoundSlot
 from server.jobs.completion import complete
-from server.means.registry import PLAIN
 from server.privacy.budget import may_go_on, mechanism_of, sampled_spent, settled_by_chance
 from server.privacy.noise import Noise
 from server.rounds.outcome import late
@@ -41,7 +41,7 @@ from server.simulation.run.state import RunState
 from server.simulation.run.sums import summed
 from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
-from server.simulation.run.ways import ways_in
+from server.simulation.run.variants import ways_in
 from server.strategy.features import is_asked
 from server.strategy.outliers import norms, usual
 from server.strategy.registry import strategy_of

@@ -20,7 +20,7 @@ from server.simulation.data.draws import Purpose, order
 from server.simulation.run.clock import Clock
 from server.simulation.run.state import RunState, Underway
 from server.simulation.run.tasks import task_of
-from server.simulation.run.ways import Ways
+from server.simulation.run.variants import Ways
 from server.strategy.features import is_asked
 
 _ENDED = -1

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.sums.adding import changes, noisy, unmasked
-from edge_client.sums.fixed import Pooled
+from edge_client.secagg.adding import changes, noisy, unmasked
+from edge_client.secagg.fixed import Pooled
 from edge_client.tasks.registry import task_named
 from edge_client.wire.protocol import Report
 from server.jobs.settings import JobSettings
 from server.privacy.noise import key_of
 from server.privacy.shares import share_of
 from server.rounds.secrecy.totals import mean_of_sum
+from server.secagg.opening import Total
 from server.simulation.compute.work import ClientPart, Trained
 from server.simulation.plan import Plan
 from server.strategy.mean import largest_weight
 from server.strategy.state import Model, moved
 from server.strategy.updates import Outcome
-from server.sums.opening import Total
 
 
 def summed(

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
-from edge_client.sums.messages import Message, Stage
+from edge_client.secagg.messages import Message, Stage
 from server.storage.schema.rows import Part, Round
 from server.storage.schema.tables import devices, summands, sums, tasks
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from edge_client.sums.messages import Message
+from edge_client.secagg.messages import Message
 from edge_client.wire.proofs import digest_header, digest_of
 from edge_client.wire.protocol import SAFETENSORS, Failure, Judgement, Receipt
 from server.control.proofs import require_digest

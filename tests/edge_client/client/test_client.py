@@ -468,7 +468,7 @@ def test_memory_that_holds_no_program_gives_the_task_back(fleet, bundle, monkeyp
     def too_little(*_, **_options):
         raise TrainingError("the task needs 9 MB for its largest program")
 
-    monkeypatch.setattr("edge_client.training.plan.plan_for", too_little)
+    monkeypatch.setattr("edge_client.training.session.plan_for", too_little)
     fleet.job(bundle, rounds=1)
     assert fleet.client().run(once=True).failures == 1
 

@@ -17,7 +17,7 @@ from edge_client.data.templates import Template
 from edge_client.errors import SpryError
 from edge_client.format import shown_lines
 from edge_client.generation.answers import rouge_l
-from edge_client.generation.generator import Wish
+from edge_client.generation.generator import GenerationConfig
 from edge_client.tasks.questions import exact_match
 from tests.edge_client.conftest import ADMIN, TEXTS
 from tests.speaking import exported
@@ -127,7 +127,7 @@ def test_a_conversation_is_what_the_template_makes_of_it(fleet, taught, speaking
 
 
 def test_a_long_conversation_forgets_what_was_first(taught):
-    wish = Wish(max_tokens=6)
+    wish = GenerationConfig(max_tokens=6)
     with Writer(taught.store) as writer:
         talk = Conversation(writer, "be")
         for _ in range(6):
@@ -145,11 +145,11 @@ def test_a_long_conversation_forgets_what_was_first(taught):
 def test_an_answer_that_is_cut_short_is_kept_as_far_as_it_came(taught):
     with Writer(taught.store) as writer:
         talk = Conversation(writer)
-        pieces = talk.answer("it is", Wish(max_tokens=8))
+        pieces = talk.answer("it is", GenerationConfig(max_tokens=8))
         began = next(pieces)
         pieces.close()
         assert talk.messages[-1] == {"role": "assistant", "content": began}
-        assert "".join(talk.answer("the ice", Wish(max_tokens=4)))
+        assert "".join(talk.answer("the ice", GenerationConfig(max_tokens=4)))
 
 
 def test_a_model_without_a_template_does_not_converse(taught):

@@ -23,9 +23,9 @@ from edge_client.events import Event
 from edge_client.format import CONTROLS
 from edge_client.keys import make
 from edge_client.rounds.versions import applied, largest, merged
+from edge_client.secagg.member import About, Kept, Member
+from edge_client.secagg.messages import Survivors, View
 from edge_client.store.job import KeptWeights
-from edge_client.sums.member import About, Kept, Member
-from edge_client.sums.messages import Survivors, View
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment, Judgement, OpenJob, Receipt
 from edge_client.wire.scalars import decode_records

@@ -12,7 +12,7 @@ from edge_client.estimators.estimator import trained
 from edge_client.estimators.registry import ESTIMATORS, estimator_for, kind_of
 from edge_client.step.passes import Passes, rows_at_once
 from edge_client.step.turns import directions_at_once
-from edge_client.training.plan import programs_of
+from edge_client.training.session import programs_of
 from edge_client.wire.protocol import Training
 from tests.edge_client.bench import cosine, flat
 

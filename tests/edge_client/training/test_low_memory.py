@@ -7,7 +7,7 @@ from edge_client.bundle.chain import bytes_of
 from edge_client.bundle.folder import Bundle
 from edge_client.errors import TrainingError
 from edge_client.runtimes.onnx import OnnxRuntime
-from edge_client.training.plan import plan_for, programs_of
+from edge_client.training.session import plan_for, programs_of
 from tests.edge_client.bench import Bench
 
 

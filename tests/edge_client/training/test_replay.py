@@ -15,9 +15,9 @@ from edge_client.estimators.registry import estimator_for
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
 from edge_client.tasks.classification import Classification
-from edge_client.training.aggregations import AGGREGATIONS
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes, replay
+from edge_client.training.server_optimizers import SERVER_OPTIMIZERS
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Training
 from edge_client.wire.scalars import (
     Participant,
@@ -85,7 +85,7 @@ def test_a_published_step_is_the_clients_own_step(opened, changed, settings):
         np.testing.assert_allclose(moved[name], -0.1 * gradient, atol=0.1 * largest * 3e-3)
 
 
-@pytest.mark.parametrize("kind", AGGREGATIONS)
+@pytest.mark.parametrize("kind", SERVER_OPTIMIZERS)
 @pytest.mark.parametrize("head", ["apart", "exact"])
 def test_a_client_that_replays_holds_the_servers_weights(opened, changed, kind, head):
     """Two clients with shared and own units, and a third that takes no part; several steps of a stateful optimizer."""

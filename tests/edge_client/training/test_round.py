@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from edge_client.sums.adding import changes, unit_name
+from edge_client.secagg.adding import changes, unit_name
 from edge_client.tasks.classification import Classification
 from edge_client.training.epoch import TrainingState, evaluate, train, update
 from edge_client.training.features import MEAN, measured, without_moments
 from edge_client.training.personal import personal
-from edge_client.training.plan import Workbench
 from edge_client.training.round import client_round, personalized
+from edge_client.training.session import TrainingSession
 from edge_client.wire.clipping import changes_of, length_of
 from edge_client.wire.protocol import Sum, Training
 from tests.edge_client.bench import EXAMPLES
@@ -23,7 +23,7 @@ TRAINING = Training(batch=4, length=8, epochs=2, learning_rate=0.1)
 
 @pytest.fixture(scope="module")
 def bench(trainable):
-    opened = Workbench(Bundle.open(trainable), "onnx", threads=1)
+    opened = TrainingSession(Bundle.open(trainable), "onnx", threads=1)
     yield opened
     opened.close()
 

@@ -10,7 +10,7 @@ from edge_client.data.batches import Batch
 from edge_client.estimators.registry import estimator_for
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.passes import Passes
-from edge_client.training.plan import programs_of
+from edge_client.training.session import programs_of
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.adapt.adapter import ADAPTERS
 from tests.adapters import everywhere

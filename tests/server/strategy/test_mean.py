@@ -83,12 +83,14 @@ def test_an_estimate_weighs_as_much_as_it_says(bundle):
     shape = Training(batch=2, length=8, directions=2)
     size = manifest.units[0].size
     exact, forward = (
-        kind_of(replace(shape, estimator=name)).clarity(manifest, replace(shape, estimator=name), (0, 3))
+        kind_of(replace(shape, estimator=name)).inverse_variance(manifest, replace(shape, estimator=name), (0, 3))
         for name in ("exact", "forward")
     )
     assert exact == {0: 1.0, 3: 1.0}
     assert forward == {0: 2 / (2 + size + 1), 3: 2 / (2 + size + 1)}
-    assert kind_of(replace(shape, estimator="mixed")).clarity(manifest, replace(shape, estimator="mixed"), (0, 3)) == {
+    assert kind_of(replace(shape, estimator="mixed")).inverse_variance(
+        manifest, replace(shape, estimator="mixed"), (0, 3)
+    ) == {
         0: forward[0],
         3: 1.0,
     }

@@ -236,8 +236,8 @@ def test_each_device_takes_the_step_that_it_can_hold(server, bundle_name):
     server.advance()
     after = large.weights("job")
     first = manifest.units[0]
-    clarity = 1 / (1 + first.size + 1)
-    wanted = (0.1 + 0.3 * clarity) / (1 + clarity)
+    inverse_variance = 1 / (1 + first.size + 1)
+    wanted = (0.1 + 0.3 * inverse_variance) / (1 + inverse_variance)
     np.testing.assert_allclose(after[first.parameters[0].name] - start[first.parameters[0].name], wanted, atol=1e-6)
     head = manifest.head[0].name
     np.testing.assert_allclose(after[head] - start[head], 0.2, atol=1e-6)

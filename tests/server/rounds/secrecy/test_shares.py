@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import delete
 
 from edge_client.errors import TrainingError
-from edge_client.sums.member import Kept
-from edge_client.sums.noise import ROOM
+from edge_client.secagg.member import Kept
+from edge_client.secagg.noise import ROOM
 from edge_client.wire.protocol import CheckIn
 from server.storage.identities import participations
 from server.storage.jobs import find_job

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from edge_client import keys
-from edge_client.client.summing import Adding
+from edge_client.client.secure_sum import Adding
 from edge_client.errors import ServerError, SpryError
+from edge_client.secagg.adding import changes
+from edge_client.secagg.fixed import scale
 from edge_client.store.job import JobStore
-from edge_client.sums.adding import changes
-from edge_client.sums.fixed import scale
 from edge_client.wire.proofs import Signing, enrolment
 from edge_client.wire.protocol import CheckIn, Report
 from edge_client.wire.server import Server as Wire

@@ -1,0 +1,124 @@
+"""The mean of the devices that agree: a minority that goes against all others together is left out.
+
+Devices with true labels pull the weights to where all of them want them, each by its own part; at worst, where one
+knows nothing of what the other knows, they have nothing to say to each other. Devices that lie pull against the others
+and, if they lie alike, along with each other. So the devices are parted in two where the two sides disagree most, by
+the sum of products between what they said; and the smaller side is left out if that sum is further below zero than
+chance has it. Between honest devices, whatever their shares of the classes, hardly a parting has a sum below zero.
+
+What a device said is a sum over its rounds: once a fleet has learned, an honest device's change is what is peculiar to
+it, and a round by itself would part the honest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.aggregation.rule import FEWEST, Numbers, Rule, sizes_of, weighted_mean
+
+Places = NDArray[np.bool_]
+"""Of devices: who is away from the others."""
+STARTS = 32
+"""Partings that a search begins with."""
+
+
+def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
+    """Who goes against the others, by the cosine with what these said together; `before` went against them already.
+
+    As long as those do they are parted first: once a fleet has learned its honest devices say little more, and liars
+    that nobody followed ever more, of which others must not be judged. Then the rest is parted again.
+    """
+    devices = len(said)
+    products, away, most = said @ said.T, np.zeros(devices, bool), (devices - 1) // 2
+    while (left := most - int(away.sum())) > 0:
+        inside = np.flatnonzero(~away)
+        side = _against(products[np.ix_(inside, inside)], freedom, left, before[inside])
+        if not side.any():
+            break
+        away[inside[side]] = True
+    return _themselves(said, products, away, freedom)
+
+
+def _against(products: Numbers, freedom: float, most: int, before: Places) -> Places:
+    """The side that is parted off; nobody where chance may have it."""
+    nobody = np.zeros(len(products), bool)
+    if len(products) < FEWEST:
+        return nobody
+    least = -by_chance(len(products), freedom) * float(np.median(np.diag(products)))
+    if before.any() and before.sum() <= most:
+        same = settled(products, before, most)
+        if between(products, same) < least:
+            return same
+    side = parted(products, most)
+    return side if between(products, side) < least else nobody
+
+
+def _themselves(said: Numbers, products: Numbers, away: Places, freedom: float) -> dict[int, float]:
+    """Of those who are away, who goes against the others by itself too: against two at least, as one may lie."""
+    others = said[~away].sum(0)
+    lengths = np.maximum(sizes_of(said) * float(np.sqrt(others @ others)), np.finfo(np.float64).tiny)
+    cosines, against = said @ others / lengths, (products[:, ~away] < 0).sum(1)
+    alone = away & (cosines < -1 / freedom**0.5) & (against >= FEWEST - 1)
+    return {int(place): float(cosines[place]) for place in np.flatnonzero(alone)}
+
+
+def by_chance(devices: int, freedom: float) -> float:
+    """More than the least sum of all partings of independent devices is below zero, at a length of one.
+
+    That is 0.38 devices^(3/2) times the spread of their products (half of the ground state of a spin glass); of many
+    devices with little freedom what they have along one direction comes to 0.16 devices^2/freedom.
+    """
+    return 0.5 * devices**1.5 / freedom**0.5 + 0.2 * devices**2 / freedom
+
+
+def between(products: Numbers, away: Places) -> float:
+    """The sum of products between two sides."""
+    return float(products[away][:, ~away].sum())
+
+
+def parted(products: Numbers, most: int) -> Places:
+    """The side, of so many at most, of that parting whose sum is the least; nobody where none is below zero.
+
+    The best of partings that no single device can better by changing sides: finding the best of all takes for ever.
+    """
+    best, least = np.zeros(len(products), bool), 0.0
+    for start in _starts(products, most):
+        away = settled(products, start, most)
+        if (found := between(products, away)) < least:
+            best, least = away, found
+    return best
+
+
+def _starts(products: Numbers, most: int) -> Iterator[Places]:
+    """Those who agree least with all others, one by one; and the sides of the direction in which sides differ most."""
+    apart = products - np.diag(np.diag(products))
+    places, sums = np.arange(len(apart)), apart.sum(1)
+    for place in np.argsort(sums, kind="stable")[:STARTS]:
+        yield places == place
+    rank = np.argsort(np.linalg.eigh(np.diag(sums) - apart)[1][:, 0], kind="stable")
+    for ends in (rank, rank[::-1]):
+        yield np.isin(places, ends[:most])
+
+
+def settled(products: Numbers, away: Places, most: int) -> Places:
+    """Devices change sides one by one, whoever lowers the sum most, until nobody does; one at least stays away."""
+    apart, away = products - np.diag(np.diag(products)), away.copy()
+    sides = np.where(away, 1.0, -1.0)
+    worse = (apart @ sides) * sides  # by how much the sum grows if a device changes sides
+    tolerance = 1e-12 * float(np.abs(apart).sum())
+    while True:
+        count = int(away.sum())
+        barred = (away & (count == 1)) | (~away & (count >= most))
+        place = int(np.argmin(np.where(barred, np.inf, worse)))
+        if barred[place] or not worse[place] < -tolerance:
+            return away
+        away[place] = not away[place]
+        worse -= 2 * apart[place] * sides * sides[place]
+        worse[place] *= -1
+        sides[place] *= -1
+
+
+AGREEING = Rule(weighted_mean, judge=opposed)

@@ -1,0 +1,104 @@
+"""What devices said in all of their rounds, which a rule may judge them by.
+
+A sum for each device, kept in the server's state with the weights: a server that was killed goes on with the same bits.
+In a round none says more than the median device does, however far it goes. A round counts by how far it moves the fleet
+as a whole, squared: once a fleet has learned, what its devices still say is what each of them alone would have, and the
+honest contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from edge_client.arrays import Weights
+from edge_client.bundle.names import SAID, within
+from server.aggregation.rule import Judge, Numbers, middle, no_longer, sizes_of
+
+MOST_NUMBERS = 2048
+"""Of a device: of more, sums of some, with signs that are drawn once for all, which keep products on average."""
+_MORE = 3
+_SUM, _LEFT_OUT, _FURTHEST, _VERSION = slice(-_MORE), -3, -2, -1
+"""Of what is kept of a device: its sum, whether it was left out when it was heard last, how far a round had moved the
+fleet at most by then, and of which version that round was."""
+_LARGEST = 1e30
+"""What fits in 32 bits, as does a sum of some."""
+KEPT_DEVICES = 1000
+"""Those that were heard last."""
+
+
+class Heard(NamedTuple):
+    """What a round leaves."""
+
+    away: Mapping[int, float]
+    """Who is left out, by places, and how much it agrees with the others: a cosine."""
+    state: Weights
+    """What all devices said so far, as the state keeps it."""
+
+
+class Fingerprints(NamedTuple):
+    """What devices say in a round."""
+
+    said: Numbers
+    """[devices, numbers]"""
+    freedom: float
+    """In so many numbers independent devices would be as far apart."""
+
+
+def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], voices: Fingerprints) -> Heard:
+    """A round's devices, by what each says in it and said before, among all that are known.
+
+    So few liars stay few in a round in which they happen to be many.
+    """
+    before, now = _known(state, voices.said.shape[1]), _bounded(voices.said)
+    everybody = [*devices, *sorted(before.keys() - set(devices))]
+    left_out = np.array([device in before and before[device][_LEFT_OUT] > 0 for device in everybody], bool)
+    believed = ~left_out[: len(devices)]
+    moved = _moved(now[believed] if believed.any() else now)
+    furthest = max([moved, *(float(own[_FURTHEST]) for own in before.values())])
+    now *= (moved / furthest) ** 2 if furthest > 0 else 0.0
+    sums = np.zeros((len(everybody), now.shape[1]))
+    for place, device in enumerate(everybody):
+        if device in before:
+            sums[place] = before[device][_SUM]
+    sums[: len(devices)] += now
+    away = judge(sums, left_out, voices.freedom)
+    known = {
+        device: np.array([*own, place in away, furthest, version if place < len(devices) else before[device][_VERSION]])
+        for place, (device, own) in enumerate(zip(everybody, sums, strict=True))
+        if device
+    }
+    last = sorted(known.items(), key=lambda one: (-one[1][_VERSION], one[0]))[:KEPT_DEVICES]
+    here = {place: cosine for place, cosine in away.items() if place < len(devices)}
+    return Heard(here, {SAID + device: np.clip(own, -_LARGEST, _LARGEST).astype(np.float32) for device, own in last})
+
+
+def _known(state: Weights, numbers: int) -> Weights:
+    """What is kept of devices that spoke of the same: before any features were told it was of units."""
+    return {device: own for device, own in within(state, SAID).items() if len(own) == numbers + _MORE}
+
+
+def _moved(said: Numbers) -> float:
+    """How long the mean is, beyond half of its square of devices that have nothing in common."""
+    mean = said.mean(0)
+    return max(0.0, float(mean @ mean) - float(np.square(said).sum()) / len(said) ** 2 / 2) ** 0.5
+
+
+def _bounded(said: Numbers) -> Numbers:
+    sizes = sizes_of(said)
+    return no_longer(said, middle(sizes, np.ones(len(sizes))))
+
+
+def shortened(voices: Fingerprints) -> Fingerprints:
+    """What devices say in no more numbers than are kept of each."""
+    devices, numbers = voices.said.shape
+    if numbers <= MOST_NUMBERS:
+        return voices
+    drawn = np.random.Philox(key=0).random_raw(numbers)  # the same in every version of numpy
+    place, sign = (drawn % MOST_NUMBERS).astype(np.int64), np.where(drawn >> 63, 1.0, -1.0)
+    sums = np.zeros((devices, MOST_NUMBERS))
+    for device, own in enumerate(voices.said):
+        sums[device] = np.bincount(place, own * sign, MOST_NUMBERS)
+    return Fingerprints(sums, 1 / (1 / voices.freedom + 1 / MOST_NUMBERS))

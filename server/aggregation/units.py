@@ -1,0 +1,216 @@
+"""A round's change, unit by unit over its holders, by a rule; and whose change is far from the others'.
+
+All updates of a round are held at once, where the plain mean holds one sum. Whoever goes far beyond the others in one
+unit is left out of all: liars whose data say little would else go unseen in some. Two holders or one cannot outvote a
+liar: their changes are held to what is usual in the unit, by the sizes of earlier holders, which are kept in the
+server's state. The first holder of a unit is believed. A unit whose holders are all left out keeps its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_client.arrays import Array, Weights
+from edge_client.bundle.manifest import Manifest, Parameter
+from edge_client.bundle.names import SIZES, within
+from edge_client.wire.scalars import shaped
+from server.aggregation.rule import (
+    FAR,
+    FEWEST,
+    Numbers,
+    Rule,
+    mean_within,
+    middle,
+    no_longer,
+    sizes_of,
+    standard_errors,
+    weighted_mean,
+)
+
+WEIGHT_BOUND = 1.0
+"""Times the median of a unit's holders: what a device says of its examples is not believed beyond what others have."""
+KEPT_SIZES = 16
+"""Of a unit's newest holders."""
+AGAINST = -0.5
+"""The cosine with what the holders come to, below which it is told that one goes against them."""
+HEAD = "head"
+
+
+class Odd(NamedTuple):
+    """A holder's change that is far from the others'."""
+
+    part: str
+    times: float
+    """What is usual."""
+    cosine: float
+    """With what the holders come to."""
+
+
+class Combined(NamedTuple):
+    """What holders come to."""
+
+    change: Weights
+    errors: Weights
+    """The change's standard errors."""
+    sizes: Weights
+    """What is usual, as the state keeps it."""
+    odd: Mapping[int, Sequence[Odd]]
+    """By holders."""
+
+
+def combined(
+    rule: Rule,
+    start: Weights,
+    state: Weights,
+    updates: Sequence[Mapping[str, Array]],
+    weights: Sequence[Mapping[str, float]],
+    manifest: Manifest,
+    heads: Numbers | None = None,
+) -> Combined:
+    """What updates, each with a weight for each of its parameters, make of the weights at the start.
+
+    Where features of the task layer are measured `heads` are its changes [updates, numbers] as they can be compared: as
+    they stand those of a device with other shares of the classes are several times as long, and go against the others.
+    """
+    parts = [_holders(part, parameters, start, state, updates, weights) for part, parameters in _parts(manifest)]
+    parts = [part if part.name != HEAD else part.by(heads) for part in parts]
+    out = _far(parts, len(updates))
+    change: Weights = {}
+    errors: Weights = {}
+    known, odd = within(state, SIZES), dict[int, list[Odd]]()
+    for part in parts:
+        if not part.holders:
+            continue
+        changes = _changes(start, updates, part)
+        inside = np.array([holder not in out for holder in part.holders])
+        if part.compared is not None:
+            changes = no_longer(changes, part.most)
+        centre = _centre(rule, changes[inside], part.weights[inside], part.most)
+        for place, found in _odd(part, changes, centre, inside):
+            odd.setdefault(part.holders[place], []).append(found)
+        known[part.name] = np.concatenate([part.before, part.sizes.astype(np.float32)])[-KEPT_SIZES:]
+        if inside.any():
+            change |= shaped(centre.astype(np.float32), part.parameters)
+            error = standard_errors(changes[inside], part.weights[inside])
+            errors |= shaped(error.astype(np.float32), part.parameters)
+    return Combined(change, errors, {SIZES + part: sizes for part, sizes in known.items()}, odd)
+
+
+class _Part(NamedTuple):
+    """A unit, or the head, and who holds it."""
+
+    name: str
+    parameters: Sequence[Parameter]
+    holders: Sequence[int]
+    weights: Numbers
+    sizes: Numbers
+    """How far each goes."""
+    before: Array
+    """The same of earlier ones."""
+    compared: Numbers | None = None
+    """Their changes in other numbers, by which it is told who goes far."""
+
+    def by(self, compared: Numbers | None) -> _Part:
+        """In these numbers of all updates; of few holders there is nothing to compare."""
+        if compared is None or len(self.holders) < FEWEST:
+            return self
+        return self._replace(compared=compared[list(self.holders)])
+
+    @property
+    def times(self) -> Numbers:
+        """How far each goes, by what is usual."""
+        compared = self.compared
+        sizes, usual = self.sizes, self.most
+        if compared is not None:
+            sizes = sizes_of(compared)
+            usual = middle(sizes, self.weights)
+        return sizes / usual if usual > 0 else np.where(sizes > 0, np.inf, 1.0)
+
+    @property
+    def most(self) -> float:
+        """How far a holder usually goes: of this round's, and of earlier ones where these are few."""
+        if len(self.sizes) >= FEWEST:
+            return middle(self.sizes, self.weights)
+        together = np.concatenate([self.before.astype(np.float64), self.sizes])
+        return middle(together, np.ones(len(together)))
+
+    @property
+    def far(self) -> set[int]:
+        """Holders that go too far, where enough are known to say so."""
+        if len(self.sizes) + len(self.before) < FEWEST:
+            return set()
+        return {holder for holder, times in zip(self.holders, self.times, strict=True) if times > FAR}
+
+
+def _holders(
+    name: str,
+    parameters: Sequence[Parameter],
+    start: Weights,
+    state: Weights,
+    updates: Sequence[Mapping[str, Array]],
+    weights: Sequence[Mapping[str, float]],
+) -> _Part:
+    first = parameters[0].name
+    holders = [number for number, own in enumerate(weights) if first in own]
+    shares = np.array([weights[holder][first] for holder in holders], np.float64)
+    part = _Part(name, parameters, holders, shares, np.zeros(0), state.get(SIZES + name, np.zeros(0, np.float32)))
+    return part._replace(sizes=sizes_of(_changes(start, updates, part))) if holders else part
+
+
+def _changes(start: Weights, updates: Sequence[Mapping[str, Array]], part: _Part) -> Numbers:
+    flat = _flat(start, part.parameters)
+    return np.stack([_flat(updates[holder], part.parameters) - flat for holder in part.holders])
+
+
+def _far(parts: Sequence[_Part], updates: int) -> set[int]:
+    """Who is left out of all parts for going far in one; nobody where that would be most of them."""
+    far = set[int]().union(*(part.far for part in parts if part.holders))
+    return far if 2 * len(far) < updates else set()
+
+
+def _parts(manifest: Manifest) -> Iterator[tuple[str, Sequence[Parameter]]]:
+    for part, parameters in [*((unit.name, unit.parameters) for unit in manifest.units), (HEAD, manifest.head)]:
+        if parameters:
+            yield part, parameters
+
+
+def _flat(tensors: Mapping[str, Array], parameters: Iterable[Parameter]) -> Numbers:
+    return np.concatenate([tensors[parameter.name].reshape(-1) for parameter in parameters]).astype(np.float64)
+
+
+def _centre(rule: Rule, changes: Numbers, weights: Numbers, most: float) -> Numbers:
+    if len(changes) < FEWEST:
+        return mean_within(changes, weights, most)
+    return rule.centre(changes, weights)
+
+
+def _odd(part: _Part, changes: Numbers, centre: Numbers, inside: NDArray[np.bool_]) -> Iterator[tuple[int, Odd]]:
+    """Those that go far, and of three or more those that go against the others."""
+    if part.compared is not None and inside.any():
+        changes, centre = part.compared, weighted_mean(part.compared[inside], part.weights[inside])
+    lengths = np.maximum(sizes_of(changes) * float(np.sqrt(np.square(centre).sum())), np.finfo(np.float64).tiny)
+    cosines = changes @ centre / lengths if len(changes) >= FEWEST else np.zeros(len(changes))
+    for place, (times, cosine) in enumerate(zip(part.times, cosines, strict=True)):
+        if times > FAR or cosine < AGAINST:
+            yield place, Odd(part.name, float(times), float(cosine))
+
+
+def in_words(odd: Sequence[Odd]) -> str:
+    """What an operator is told of a device: the part where it is the oddest, and how many there are."""
+    worst = max(odd, key=lambda one: (one.times, -one.cosine))
+    said: list[str] = []
+    if worst.times > FAR:
+        said.append(f"{worst.times:.1f} times as far as is usual" if worst.times < np.inf else "far where others stay")
+    if worst.cosine < AGAINST:
+        said.append(f"against the others (cosine {worst.cosine:.2f})")
+    more = f", and so do {len(odd) - 1} other parts" if len(odd) > 1 else ""
+    return f"its {worst.part} goes {' and '.join(said)}{more}"
+
+
+def against_in_words(cosine: float) -> str:
+    """What an operator is told of a device that a rule leaves out whole."""
+    return f"what it says goes against the others (cosine {cosine:.2f} over its rounds), and it is left out"
