@@ -229,7 +229,7 @@ def test_a_job_by_what_nobody_has(fleet, trainable):
         f"this version of spry has no server optimizer 'fedfoo'; it has {', '.join(SERVER_OPTIMIZERS)}: {told}"
     )
     assert refused(aggregation="middle") == (
-        f"this version of spry has no mean 'middle'; it has {', '.join(AGGREGATION_RULES)}: {told}"
+        f"this version of spry has no aggregation rule 'middle'; it has {', '.join(AGGREGATION_RULES)}: {told}"
     )
     for mode in ("epoch", "iteration"):
         assert refused(training={"estimator": "best", "mode": mode, "batch": 4, "length": 8}) == (
