@@ -356,22 +356,26 @@ def test_derivatives_far_beyond_the_others_are_made_smaller_before_they_are_publ
     assert outlier["why"] == "the derivatives of its units are 5.0 times as large as is usual"
 
 
-@pytest.mark.parametrize(("declared", "bound", "counts"), [(2**40, 1, 1), (1, 4, 1), (None, 4, 2)])
-def test_no_device_owns_a_step(server, bundle_name, declared, bound, counts):
-    """A report weighs no more than its device declared, nor than the setting lets it beside the others of a unit."""
+@pytest.mark.parametrize(
+    ("declared", "bound", "said", "counts"),
+    [(2**40, 1, [2, 2, 1, 1], [1, 1, 1, 1]), (1, 4, [2, 2, 1, 1], [1, 1, 1, 1]),
+     (None, 4, [2, 1, 1, 1], [1, 1, 1, 1]), (None, 4, [2, 2, 1, 1], [2, 2, 1, 1])],
+)  # fmt: skip
+def test_no_device_owns_a_step(server, bundle_name, declared, bound, said, counts):
+    """A report weighs no more than its device declared, than a second one, and than the setting lets it."""
     training = {"mode": "iteration", "iterations": 1, **SHAPE}
-    settings = {"per_round": 3, "over_selection": 1, "units_per_client": 0, "weight_bound": bound}
+    settings = {"per_round": 4, "over_selection": 1, "units_per_client": 0, "weight_bound": bound}
     server.create_job(bundle_name, training=training, **settings)
     server.advance()
-    devices = [server.device() for _ in range(3)]
+    devices = [server.device() for _ in range(4)]
     tasks = [device.task(examples=declared or 0) for device in devices]
     weights = devices[0].weights("job")
     rng = np.random.default_rng()
-    for device, task in zip(devices, tasks, strict=True):
-        send(device, task, 0, scalars(rng, training, examples=2 if device is devices[0] else 1))
+    for device, task, examples in zip(devices, tasks, said, strict=True):
+        send(device, task, 0, scalars(rng, training, examples=examples))
     server.advance()
     (record,) = decode_records(steps(devices[0], 0).content)
-    assert [one.report.examples for one in record.participants] == [counts, 1, 1]
+    assert [one.report.examples for one in record.participants] == counts
     manifest = server.store.bundles.manifest(bundle_name)
     replay(record, weights, {}, manifest, Training(head="apart", **training), ServerOptimizers())
     found = devices[0].weights("job")

@@ -39,10 +39,10 @@ def test_a_round_averages_by_examples_over_holders(server, bundle_name):
     server.advance()
     devices = [server.device() for _ in range(3)]
     before = devices[0].weights("job")
-    tasks = play(server, devices, [0.1, 0.2, 0.4], [1, 2, 5])
+    tasks = play(server, devices, [0.1, 0.2, 0.4], [2, 3, 3])
     after = devices[0].weights("job")
     head = server.store.bundles.manifest(bundle_name).head[0].name
-    np.testing.assert_allclose(after[head] - before[head], (0.1 + 0.4 + 2.0) / 8, atol=1e-6)
+    np.testing.assert_allclose(after[head] - before[head], (0.2 + 0.6 + 1.2) / 8, atol=1e-6)
     for task, change in zip(tasks, [0.1, 0.2, 0.4], strict=True):
         for name in names_of(server, bundle_name, task["units"]):
             np.testing.assert_allclose(after[name] - before[name], change, atol=1e-6)

@@ -50,7 +50,7 @@ def test_no_device_owns_the_mean(server, bundle_name):
     server.advance()
     head = server.store.bundles.manifest(bundle_name).head[0].name
     moved = devices[0].weights("job")[head] - before[head]
-    np.testing.assert_allclose(moved, (9 * 0.1 - 4 * 0.1) / 13, atol=1e-6)
+    np.testing.assert_allclose(moved, (9 * 0.1 - 0.1) / 10, atol=1e-6)
 
 
 def test_a_declared_number_bounds_the_weight(server, bundle_name):
@@ -81,7 +81,7 @@ def test_a_device_does_not_end_a_job(server, bundle_name):
         held_back = 100 if device is devices[0] else 10
         device.send(task, device.update(task, held_back=held_back, right_global=right, right_personal=right))
     server.advance()
-    assert server.job()["metrics"]["accuracy_global"] == pytest.approx(30 / 70)  # 100 weigh as 4 times 10
+    assert server.job()["metrics"]["accuracy_global"] == pytest.approx(30 / 40)  # 100 weigh as 10
     tasks = [device.task(examples=100) for device in devices]
     for device, task in zip(devices[:4], tasks, strict=True):
         device.send(task, device.update(task, held_back=10, right_global=10, right_personal=10))
