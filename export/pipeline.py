@@ -27,15 +27,13 @@ from export.model import mapped
 from export.model.fitting import require_memory_for_all, require_memory_for_each
 from export.model.kept import keep
 from export.model.loading import Loaded, copied_bytes, is_too_large, load
-from export.model.mapped import Scratch
+from export.model.mapped import LARGE, Scratch
 from export.options import ExportOptions
 from export.tasks.registry import MODEL_TASKS
 from export.verification import Verification, measured
 from export.write import pack
 
 CACHE_LIMIT = 20_000_000_000
-_LARGE = 200_000_000
-"""Bytes of a model in float32 whose weights stay in files while it is exported."""
 
 
 def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m.Manifest:
@@ -142,18 +140,19 @@ def _loaded(options: ExportOptions) -> tuple[Loaded, bool]:
         require_memory_for_all(options.source, task, random_weights=random_weights)
     if options.low_memory or (not random_weights and _belong_in_files(copied_bytes(options.source), options.out)):
         with pack.scratch(options.out) as copy:
-            return load(*given, seed=options.seed, copy=copy), True
-    loaded = load(*given, random_weights=random_weights, seed=options.seed)
-    if not _belong_in_files(4 * loaded.parameters, options.out):
-        return loaded, False
-    with pack.scratch(options.out) as scratch:
-        mapped.move_to_files(loaded.model, Scratch(scratch))
+            loaded = load(*given, seed=options.seed, copy=copy)
+    else:
+        loaded = load(*given, random_weights=random_weights, seed=options.seed)
+        if not _belong_in_files(4 * loaded.parameters, options.out):
+            return loaded, False
+        with pack.scratch(options.out) as scratch:
+            mapped.move_to_files(loaded.model, Scratch(scratch))
     mapped.let_go_behind(loaded.pieces)
     return loaded, True
 
 
 def _belong_in_files(size: int, out: Path) -> bool:
-    return size >= _LARGE and pack.has_space(out, 2 * size)  # once as they are and once as they are quantized
+    return size >= LARGE and pack.has_space(out, 2 * size)  # once as they are and once as they are quantized
 
 
 def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -40,7 +41,8 @@ from export.graph.capture import TaskForward, capture
 from export.graph.narrow import narrow
 from export.graph.segments import boundaries, split
 from export.model.fitting import require_memory_for_all
-from export.model.loading import Built, Loaded, load, template_of
+from export.model.loading import Built, Loaded, copied_bytes, load, template_of
+from export.model.mapped import LARGE
 from export.row_groups import Results, RowGroup, row_groups
 from export.tasks.registry import MODEL_TASKS
 from export.write import pack
@@ -314,11 +316,22 @@ def open_model(
     """A model for simulations, of examples with up to `length` tokens; with the weights of an export of that seed."""
     check_adapter(adapter)
     require_memory_for_all(source, MODEL_TASKS[task], random_weights=random_weights)
-    loaded = load(source, MODEL_TASKS[task], tuple(labels), random_weights=random_weights, seed=seed)
+    given = source, MODEL_TASKS[task], tuple(labels)
+    with TemporaryDirectory() as folder:
+        if _is_copied(source, Path(folder), random_weights=random_weights):
+            loaded = load(*given, seed=seed, copy=Path(folder))
+        else:
+            loaded = load(*given, random_weights=random_weights, seed=seed)
     if loaded.positions is not None and length > loaded.positions:
         raise ExportError(f"the model has {loaded.positions} positions, got --length {length}; choose a shorter length")
     adapted = adapt(loaded, adapter, seed)
     return RowModel(loaded, adapted, adapter.method, device=device, arithmetic=arithmetic)
+
+
+def _is_copied(source: str, folder: Path, *, random_weights: bool) -> bool:
+    """Whether a large model's weights are mapped from a copy: those that are converted are else in memory twice."""
+    size = 0 if random_weights else copied_bytes(source)
+    return size >= LARGE and pack.has_space(folder, size)
 
 
 def _described(loaded: Loaded, adapted: Adapted, method: str) -> Manifest:

@@ -25,8 +25,8 @@ _ERRORS_ONLY = 3
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _IN_BYTES, _IN_FLOATS = b"accuracy_level\x18\x04", b"accuracy_level\x18\x00"
 """How a program says in what its 4-bit products are computed."""
-_FOUR_BITS = b".i4"
-"""In the names of such weights."""
+_IN_BLOCKS = b".i4", b".i8"
+"""In the names of such weights, and of those in a file's own blocks of 8 bits."""
 _IN_INT8 = b"MatMulIntegerToFloat"
 _FEW_BYTES = 4_000_000
 """Of a segment's weights, of which a packed copy is worth its memory."""
@@ -111,7 +111,7 @@ class OnnxRuntime(Runtime):
         return this_processor()
 
     def set_aside(self, program: ProgramSpec) -> None:
-        """4-bit weights are packed or mapped here beside those of the same segment's forward."""
+        """Weights in blocks are packed or mapped here beside those of the same segment's forward."""
         if program.file in self._quickly_loaded:
             self.release(program)
 
@@ -147,7 +147,7 @@ class OnnxRuntime(Runtime):
                 f"{program.file} is for another processor: its int8 products overflow on this one, which has no VNNI; "
                 f"export the bundle again with --processor {self._processor}, or for another --target"
             )
-        if _FOUR_BITS in model:
+        if any(name in model for name in _IN_BLOCKS):
             self._quickly_loaded.add(program.file)
         names = [entry.name for entry in session.get_inputs()]
         if is_linked:

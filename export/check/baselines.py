@@ -11,10 +11,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 from edge_client.bundle.folder import Bundle
@@ -32,45 +36,103 @@ STOCK = {
     STOCK_EXECUTORCH: ("executorch", "torchao"),
 }
 """Runtimes, and the libraries that an export to them takes."""
-PATIENCE = 60.0
-"""Seconds that a stock runtime's export may take."""
+PATIENCE = 80.0
+"""Seconds that the stock runtimes' exports may take together."""
 Row = dict[str, Any]
 
 
-def measure(bundle: Path, batch: int, length: int, rounds: int, threads: int) -> Iterator[Row]:
-    """Rows of `spry bench step`."""
-    sizes = [str(number) for number in (batch, length, rounds, threads)]
-    for runtime in STOCK:
-        yield from _stock(runtime, bundle, sizes)
-    for name in BASELINES:
-        yield eager(name, bundle, batch, length, rounds, threads)
+class Measuring:
+    """Rows of `spry bench step`; the stock runtimes' exports begin at once, beside whatever is measured meanwhile."""
+
+    def __init__(self, bundle: Path, batch: int, length: int, rounds: int, threads: int) -> None:
+        self._bundle = bundle
+        self._sizes = batch, length, rounds, threads
+        self._exports = _Exports(bundle, batch, length)
+
+    def __iter__(self) -> Iterator[Row]:
+        with closing(self):
+            for name in BASELINES:
+                yield eager(name, self._bundle, *self._sizes)
+            for runtime, libraries in STOCK.items():
+                if missing := _missing(libraries):
+                    yield {"runtime": runtime, "step": "", "skipped": f"needs {' and '.join(missing)}"}
+                else:
+                    yield from self._stock(runtime)
+
+    def close(self) -> None:
+        """End what still runs."""
+        self._exports.close()
+
+    def _stock(self, runtime: str) -> Iterator[Row]:
+        reason, forward = self._exports.wait(runtime), None
+        inputs = str(len(Bundle.open(self._bundle, verify=False).manifest.inputs))
+        sizes = [str(number) for number in self._sizes]
+        for step in (STOCK_FP32, STOCK_INT8):
+            if reason and not file_of(self._exports.folder, runtime, step).exists():
+                yield {"runtime": runtime, "step": step, "skipped": reason}
+                continue
+            row = _row([f"{__package__}.stock", runtime, step, self._exports.folder, inputs, *sizes], runtime, step)
+            if "skipped" not in row:
+                forward = forward or row["cpu_ms"]
+                row["ratio"] = round(row["cpu_ms"] / forward, 3)
+            yield row
+
+
+class _Exports:
+    """Exports to the stock runtimes, one after the other, each in a process of its own: its memory is no runtime's."""
+
+    def __init__(self, bundle: Path, batch: int, length: int) -> None:
+        self._kept = TemporaryDirectory()
+        self.folder = self._kept.name
+        self._left = time.monotonic() + PATIENCE
+        self._running: subprocess.Popen[str] | None = None
+        self._lock, self._closed = Lock(), False
+        self._thread = ThreadPoolExecutor(1)
+        arguments = str(bundle), self.folder, str(batch), str(length)
+        exported = [runtime for runtime, libraries in STOCK.items() if not _missing(libraries)]
+        self._reasons = {runtime: self._thread.submit(self._export, runtime, arguments) for runtime in exported}
+
+    def wait(self, runtime: str) -> str:
+        """Why an export ended early; nothing if it did not."""
+        return self._reasons[runtime].result()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._running is not None:
+                self._running.kill()
+        self._thread.shutdown()
+        self._kept.cleanup()
+
+    def _export(self, runtime: str, arguments: Sequence[str]) -> str:
+        command = [sys.executable, "-m", f"{__package__}.stock_export", runtime, *arguments]
+        pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        with self._lock:
+            if self._closed:
+                return "it was not waited for"
+            self._running = subprocess.Popen(command, **pipes)
+        with self._running as process:
+            try:
+                complaints = process.communicate(timeout=max(self._left - time.monotonic(), 0))[1]
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return f"does not export in the {PATIENCE:.0f} s that all exports have"
+        return f"does not export: {_reason(complaints, process.returncode)}" if process.returncode else ""
+
+
+def _missing(libraries: Sequence[str]) -> list[str]:
+    return [library for library in libraries if find_spec(library) is None]
+
+
+def measure(bundle: Path, batch: int, length: int, rounds: int, threads: int) -> Measuring:
+    """Begin to measure rows of `spry bench step`."""
+    return Measuring(bundle, batch, length, rounds, threads)
 
 
 def eager(name: str, bundle: Path, batch: int, length: int, rounds: int, threads: int) -> Row:
     """One of `BASELINES`."""
     sizes = [str(number) for number in (batch, length, rounds, threads)]
     return _row([f"{__package__}.eager", str(bundle), name, *sizes], EAGER, name)
-
-
-def _stock(runtime: str, bundle: Path, sizes: Sequence[str]) -> Iterator[Row]:
-    missing = [library for library in STOCK[runtime] if find_spec(library) is None]
-    if missing:
-        yield {"runtime": runtime, "step": "", "skipped": f"needs {' and '.join(missing)}"}
-        return
-    inputs = str(len(Bundle.open(bundle, verify=False).manifest.inputs))
-    forward = None
-    with TemporaryDirectory() as folder:
-        # In a process of its own, whose memory is not the runtime's.
-        _, reason = _run([f"{__package__}.stock_export", runtime, str(bundle), folder, *sizes[:2]], PATIENCE)
-        for step in (STOCK_FP32, STOCK_INT8):
-            if reason and not file_of(folder, runtime, step).exists():
-                yield {"runtime": runtime, "step": step, "skipped": f"does not export: {reason}"}
-                continue
-            row = _row([f"{__package__}.stock", runtime, step, folder, inputs, *sizes], runtime, step)
-            if "skipped" not in row:
-                forward = forward or row["cpu_ms"]
-                row["ratio"] = round(row["cpu_ms"] / forward, 3)
-            yield row
 
 
 def _row(command: Sequence[str], runtime: str, step: str) -> Row:
@@ -81,15 +143,12 @@ def _row(command: Sequence[str], runtime: str, step: str) -> Row:
     return row
 
 
-def _run(command: Sequence[str], patience: float | None = None) -> tuple[str, str]:
+def _run(command: Sequence[str]) -> tuple[str, str]:
     """What a module prints, and the last line of what it complains of, if it fails."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", *command], capture_output=True, text=True, check=False, timeout=patience
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"it takes over {patience:.0f} s"
-    if not done.returncode:
-        return done.stdout, ""
-    last = [line.strip() for line in done.stderr.splitlines() if line.strip()][-1:]
-    return "", (last or [f"exit status {done.returncode}"])[0]
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+    return (done.stdout, "") if not done.returncode else ("", _reason(done.stderr, done.returncode))
+
+
+def _reason(complaints: str, status: int) -> str:
+    last = [line.strip() for line in complaints.splitlines() if line.strip()][-1:]
+    return (last or [f"exit status {status}"])[0]

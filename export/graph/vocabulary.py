@@ -24,8 +24,8 @@ from torch import Tensor, fx
 
 from export.graph import ops
 
-LARGEST = 4_000_000
-"""Weights of the vocabulary layer that are walked at a time, 16 MB where they are needed in float32."""
+LARGEST = 2_000_000
+"""Weights of the vocabulary layer that are walked at a time, 8 MB where they are needed in float32."""
 
 SMALLEST = 32
 """A part with fewer rows goes to the one before: weights with fewer are not quantized."""

@@ -171,8 +171,6 @@ def load(
     loaded = Loaded(name, model, task, tuple(labels), tokenizer, pad, drawn)
     if file is not None and not random_weights:
         loaded.kept = file.kept(model)
-    if copy is not None:
-        mapped.let_go_behind(loaded.pieces)
     return loaded
 
 

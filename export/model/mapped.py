@@ -27,6 +27,8 @@ _SUFFIX = ".safetensors"
 _CONFIG = "config.json"
 _MAPS = Path("/proc/self/maps")
 _PAGE = 4096
+LARGE = 200_000_000
+"""Bytes of a model in float32 whose weights stay in files while it is exported or simulated."""
 _WORTH_A_FILE = 1_000_000
 """Bytes of a weight that is mapped."""
 _NOT_NEEDED = 4

@@ -6,6 +6,7 @@ when they are called. Those of the group ``spry.baselines`` are measured beside 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Protocol, cast
 
@@ -56,7 +58,8 @@ class Baseline(Protocol):
     ) -> Iterable[Mapping[str, Any]]:
         """Rows of the result: at least `runtime`, `step` and `cpu_ms` of `StepFigures`.
 
-        In the place of one that could not be measured, `runtime`, `step` and `skipped`: why, in one line.
+        In the place of one that could not be measured, `runtime`, `step` and `skipped`: why, in one line. It is called
+        before the bundle is measured and read after it; what has a `close` is closed at the end.
         """
         ...
 
@@ -71,7 +74,7 @@ def step(
     runtime: Annotated[str, typer.Option(help="Runtimes, between commas; all that are installed when left out.")] = "",
     shape: Annotated[str, typer.Option(help="Batch x length, such as 8x64; the bundle's first when left out.")] = "",
     cuts: Annotated[str, typer.Option(help="Cuts to measure, between commas: numbers, or `all`.")] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Counted rounds; the median is shown.")] = 7,
+    rounds: Annotated[int, typer.Option(min=1, help="Counted rounds, fewer of long steps; the median is shown.")] = 7,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the runtime.")] = 1,
     baselines: Annotated[
         bool,
@@ -100,7 +103,9 @@ def step(
         chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
         chosen = [_cuts(cuts, chain) for chain in chains]
         measured: list[StepFigures | NotMeasured] = []
-        with Terminal().shown() as progress:
+        with Terminal().shown() as progress, ExitStack() as closing:
+            sizes = opened.folder, batch, length, rounds, threads
+            outside = _begun(closing, *sizes) if baselines else []
             for chain, starts in zip(chains, chosen, strict=True):
                 mixed = [cut for cut in starts if exact_cut(manifest, cut, EXACT_BLOCKS) > cut]
                 wanted = variants(starts, manifest.directions, mixed)
@@ -112,14 +117,14 @@ def step(
                     measured += measure(work, chain, progress.advance)
             if baselines:
                 with progress.stage("measuring others beside it", OUTSIDE_LINES):
-                    for row in _outside(opened.folder, batch, length, rounds, threads):
+                    for row in itertools.chain.from_iterable(outside):
                         measured.append(row)
                         progress.advance(f"{row.runtime}, {row.step}")
     rows = beside_stock(row for row in measured if isinstance(row, StepFigures))
     skipped = [row for row in measured if isinstance(row, NotMeasured)]
     for one in skipped:
         typer.echo(str(one), err=True)
-    title = f"{manifest.model.name}, {batch} x {length}, {threads} thread(s), median of {rounds}"
+    title = f"{manifest.model.name}, {batch} x {length}, {threads} thread(s), median of up to {rounds}"
     if as_json:
         machine = {"processor": platform.processor() or platform.machine(), "python": platform.python_version()}
         result = {"machine": machine, "batch": batch, "length": length, "threads": threads}
@@ -228,12 +233,20 @@ def _worker(work: BenchWork) -> list[Measured]:
     return decode(done.stdout)
 
 
-def _outside(folder: Path, batch: int, length: int, rounds: int, threads: int) -> Iterator[StepFigures | NotMeasured]:
-    """Other packages' measurements on the same shapes; one whose libraries are missing says so."""
-    sizes = folder, batch, length, rounds, threads
+def _begun(
+    closing: ExitStack, folder: Path, batch: int, length: int, rounds: int, threads: int
+) -> list[Iterable[StepFigures | NotMeasured]]:
+    """Begin other packages' measurements on the same shapes; one whose libraries are missing says so."""
+    begun: list[Iterable[StepFigures | NotMeasured]] = []
     for name in plugins.added(plugins.BASELINES):
         baseline = _baseline(name)
-        yield from [baseline] if isinstance(baseline, NotMeasured) else map(from_baseline, baseline(*sizes))
+        if isinstance(baseline, NotMeasured):
+            begun.append([baseline])
+            continue
+        rows = baseline(folder, batch, length, rounds, threads)
+        closing.callback(getattr(rows, "close", lambda: None))
+        begun.append(map(from_baseline, rows))
+    return begun
 
 
 def _baseline(name: str) -> Baseline | NotMeasured:

@@ -25,7 +25,7 @@ from edge_client.bundle.chain import Chain, exact_cut
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import PLAIN, VJP, Manifest, ProgramSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, within
-from edge_client.memory import peaks_above_now, resident
+from edge_client.memory import peaks_above_now, resident, return_freed_blocks
 from edge_client.runtimes.measure import random_input, shape_of
 from edge_client.runtimes.runtime import CPU, open_runtime
 from edge_client.step.stepper import Stepper
@@ -234,6 +234,7 @@ def variants(cuts: Sequence[int], directions: Iterable[int], mixed: Container[in
 
 
 def main(argument: str) -> None:
+    return_freed_blocks()  # as `spry join` does
     work = msgspec.json.decode(argument, type=BenchWork)
     bench = Bench(work)
     figures = bench.memory() if work.memory else bench.times()

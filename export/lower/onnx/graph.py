@@ -14,7 +14,7 @@ from torch import fx
 
 from edge_client.arrays import Array
 from export.graph.slots import value_of
-from export.lower.onnx.passes.fusing import fuse, fuse_norms
+from export.lower.onnx.passes.fusing import fuse, fuse_alone
 from export.lower.onnx.passes.reshapes import join
 from export.lower.onnx.passes.scales import RowScales, carry
 
@@ -165,13 +165,13 @@ class Graph:
     def model(self, inputs: Sequence[fx.Node], results: Sequence[fx.Node], *, fused: bool = False) -> bytes:
         """Inputs and outputs are called in0, in1, … and out0, …: blocks of the same structure give the same bytes.
 
-        `fused`: with operators that are ONNX Runtime's own wherever it has them, and not only in place of norms.
+        `fused`: with operators that are ONNX Runtime's own wherever it has them, as one row needs.
         """
         computed = [self.name(node) for node in results]
         carry(self._nodes, self.scales, computed)
         self._learn_shapes()
         join(self._nodes, self.shapes, computed)
-        fusing = fuse if fused else fuse_norms
+        fusing = fuse if fused else fuse_alone
         fusing(self._nodes, self._initializers, self.shapes, computed)
         outputs = self._name_outputs(computed)
         used = {name for node in self._nodes for name in node.input}

@@ -76,6 +76,7 @@ def test_float_weights_are_not_copied(large, tmp_path):
 
 def test_blocks_let_their_weights_go_when_they_have_run(large, tmp_path):
     loaded = in_copy(large / "float", tmp_path)
+    mapped.let_go_behind(loaded.pieces)
     tokens = torch.arange(8).reshape(1, 8)
     before = resident("RssFile")
     with torch.no_grad():

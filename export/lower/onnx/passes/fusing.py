@@ -87,16 +87,16 @@ def fuse(
     _drop_unread(graph, results)
 
 
-def fuse_norms(
+def fuse_alone(
     nodes: list[NodeProto],
     initializers: dict[str, TensorProto],
     shapes: dict[str, tuple[int, ...]],
     results: Collection[str],
 ) -> None:
-    """Rewrite the norms alone, of many rows: nothing in between is written to memory where nobody reads it."""
+    """Rewrite what pays for many rows: what nobody else reads, as tangents do, is not written to memory in between."""
     graph = _Graph(nodes, initializers, shapes)
     for node in list(graph.nodes):
-        instead = _norm(graph, node)
+        instead = _norm(graph, node) or _silu(graph, node)
         if instead and not _is_read_within(graph, node, instead[0].input[0]):
             graph.replace(node, *instead)
             graph.index()
