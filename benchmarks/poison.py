@@ -72,7 +72,7 @@ def lied(kind: str, start: Weights, said: Said, spec: FeatureSpec | None, done: 
     if kind == "counted":
         return Said(said.tensors, said.report | {"examples": 10**6, "steps": 10**6})
     if kind == "leaning" and spec is not None and spec.bias:
-        bias = start[spec.bias] - np.float32(CLASS_CORRECTION) * (said.tensors[spec.bias] - start[spec.bias])
+        bias = start[spec.bias] - np.float32(LEANING) * (said.tensors[spec.bias] - start[spec.bias])
         return Said({**said.tensors, spec.bias: bias}, said.report)
     if kind == "negated":
         return Said(_along(start, said.tensors, FACTOR), said.report)
