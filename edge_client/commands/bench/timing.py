@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from edge_client.memory import Peaks, peaks_above_now
 
-ENOUGH = 6.0
+ENOUGH = 4.0
 """Seconds of counted rounds, after which no other begins."""
 
 
