@@ -46,11 +46,11 @@ SERVER_OPTIMIZERS = EntryGroup(
     "spry.server_optimizers",
     "server optimizer",
     "edge_client.training.server_optimizers.OptimizerStep",
-    former="spry.server_optimizers",
+    former="spry.aggregations",
 )
 STRATEGIES = EntryGroup("spry.strategies", "strategy", "server.strategy.strategy.Strategy")
 AGGREGATION_RULES = EntryGroup(
-    "spry.aggregation_rules", "aggregation rule", "server.aggregation.rule.Rule", former="spry.aggregation_rules"
+    "spry.aggregation_rules", "aggregation rule", "server.aggregation.rule.Rule", former="spry.means"
 )
 SINKS = EntryGroup("spry.sinks", "sink", "server.sinks.sink.Sink")
 SIMULATION = EntryGroup("spry.simulation", "simulation's model", "server.simulation.compute.learner.Exporter")

@@ -133,6 +133,9 @@ class Module:
         elif isinstance(node, ast.Return) and node.value is not None and function is not None:
             if function.returns is not None and ast.unparse(function.returns) in ("str | None", "Reason"):
                 yield node.value
+        elif isinstance(node, ast.Yield) and node.value is not None and function is not None:
+            if function.returns is not None and ast.unparse(function.returns) == "Iterator[Conflict]":
+                yield node.value
         elif isinstance(node, ast.Dict):
             yield from (v for k, v in zip(node.keys, node.values, strict=True) if _is(k, "reason"))
 

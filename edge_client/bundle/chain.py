@@ -108,17 +108,13 @@ class Chain:
         """The programs of a step from its cut on; `scalar`: the head gives its derivative instead of its gradient."""
         if cut == self.head:
             return [self.program(cut, SCALAR if scalar and self.manifest.head else self._lone_head())]
-        return [*self.tangents(cut, cut, self.head), *self.rest(self.head, scalar=scalar)]
-
-    def rest(self, begin: int, *, scalar: bool = False) -> list[ProgramSpec]:
-        """The programs of a step behind its cut, from a segment on."""
         last: ProgramKind = SCALAR if scalar and self.manifest.head else DUAL
-        return [*(self.program(i, DUAL) for i in range(begin, self.head)), self.program(self.head, last)]
+        return [*self.tangents(cut, self.head), self.program(self.head, last)]
 
-    def tangents(self, cut: int, begin: int, end: int) -> list[ProgramSpec]:
-        """The programs that carry tangents, which start at the cut, from one segment to another."""
-        if begin > cut or begin >= end:
-            return [self.program(i, DUAL) for i in range(begin, end)]
+    def tangents(self, cut: int, end: int) -> list[ProgramSpec]:
+        """The programs that carry tangents from the cut to another segment."""
+        if cut >= end:
+            return []
         if not self.has(cut, ENTER):
             offered = ", ".join(self.segments[i] for i in self.starts()) or "none"
             raise BundleError(f"no tangent can start at {self.segments[cut]}; the bundle's cuts: {offered}")
@@ -133,7 +129,7 @@ class Chain:
         """The programs of a step with tangents from the cut on, and in reverse mode from another one on."""
         forward = [self.program(i, PLAIN) for i in range(exact_cut, self.head)]
         backwards = [self.program(i, VJP) for i in range(exact_cut, self.head + 1)]
-        return [*self.prefix(cut), *self.tangents(cut, cut, exact_cut), *forward, *backwards]
+        return [*self.prefix(cut), *self.tangents(cut, exact_cut), *forward, *backwards]
 
     def _lone_head(self) -> ProgramKind:
         """The head's own gradient needs no tangent, so a head without units takes its exact program."""
@@ -250,3 +246,9 @@ def unit_at(manifest: Manifest, number: int) -> Unit:
     if not 0 <= number < len(manifest.units):
         raise BundleError(f"the bundle has no unit {number}; it has {len(manifest.units)}, numbered from 0")
     return manifest.units[number]
+
+
+def directions_at_once(manifest: Manifest, directions: int) -> int:
+    """The largest number of directions that there are programs for and that divides what is wanted."""
+    fitting = [k for k in manifest.directions if directions % k == 0]
+    return max(fitting, default=next(iter(manifest.directions), directions))

@@ -7,10 +7,8 @@ choice.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -33,59 +31,22 @@ def step_directions(
 
     Those of units with bottlenecks are there where examples have directions of their own, and along weights else.
     """
-    drawing = partial(
-        directions_for,
+    return directions_for(
         manifest,
+        units,
         seed=seed,
         iteration=iteration,
         batch=training.rows,
         kind=training.kind,
         length=training.length if training.per_example else None,
+        directions=training.directions,
+        head=training.head != "exact",
     )
-    if training.units_apart:
-        return _taking_turns(manifest, units, training, drawing)
-    return drawing(units, directions=training.directions, head=training.head != "exact")
-
-
-def _taking_turns(
-    manifest: Manifest, units: Sequence[int], training: Training, drawing: Callable[..., dict[str, Floats]]
-) -> dict[str, Floats]:
-    """Zero but in the directions that are a unit's own: of n units the i-th has each n-th direction from the i-th on.
-
-    A joint head counts as the last unit; one apart has a derivative, and so all directions, to itself. A unit draws as
-    if a step had its own directions only. They are scaled up to make up for the others, so that the mean over all
-    directions of v v^T still has the expectation I, which is all that an estimate needs to know of them.
-    """
-    count = training.directions
-    parts: list[tuple[list[int], bool]] = [([unit], False) for unit in sorted(units)]
-    if manifest.head and training.head == "joint":
-        parts.append(([], True))
-    drawn: dict[str, Floats] = {}
-    for (numbers, head), own in zip(parts, own_directions(len(parts), count), strict=True):
-        scale = np.float32(math.sqrt(count / len(own)))
-        for name, rows in drawing(numbers, directions=len(own), head=head).items():
-            moved = rows.reshape(len(own), -1, *rows.shape[1:])
-            whole = np.zeros((count, *moved.shape[1:]), np.float32)
-            whole[own] = scale * moved
-            drawn[name] = whole.reshape(-1, *rows.shape[1:])
-    if training.head == "apart":
-        drawn |= drawing([], directions=count, head=True)
-    return drawn
-
-
-def own_directions(parts: int, directions: int) -> list[range]:
-    """Which of a step's directions move each of the parts that take turns; several share one where there are fewer."""
-    turns = min(parts, directions)
-    return [range(position % turns, directions, turns) for position in range(parts)]
 
 
 def whole_gradient(manifest: Manifest, units: Sequence[int], training: Training) -> int:
-    """How many directions hold these units' gradient; without noise where they are orthogonal and units take turns."""
-    sizes = [_size(manifest.units[unit], training) for unit in units] or [1]
-    if not training.units_apart:
-        return block(sum(sizes))
-    joint_head = bool(manifest.head) and training.head == "joint"
-    return (len(sizes) + joint_head) * block(max(sizes))
+    """How many directions hold these units' gradient; without noise where they are orthogonal and it is of one unit."""
+    return block(sum(_size(manifest.units[unit], training) for unit in units) or 1)
 
 
 def _size(unit: Unit, training: Training) -> int:

@@ -15,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
-from edge_client.bundle.chain import exact_cut
+from edge_client.bundle.chain import directions_at_once, exact_cut
 from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
 from edge_client.errors import TrainingError
 from edge_client.wire.protocol import Task
 
-from .stepper import ExactStep, Programs, States, Stepper
-from .turns import Turn, bytes_behind, directions_at_once, turns
+from .stepper import ExactStep, Programs, Stepper
 
+Turn = NDArray[np.intp]
+"""Which of a step's K directions run together."""
 _NONE = np.arange(0)
 
 
@@ -82,8 +83,8 @@ class Passes:
         manifest: of the bundle.
         runtime: where its programs run.
         task: whose training, cut, batch and runtime's name count.
-        cache_bytes: for hidden states, those that enter the cut and those that turns leave behind it; 0 keeps none.
-        keep_prefixes: keep those that enter the cut; it pays where batches are visited again.
+        cache_bytes: for the hidden states that enter the cut; 0 keeps none.
+        keep_prefixes: keep them; it pays where batches are visited again.
         low_memory: hold one program at a time.
     """
 
@@ -107,10 +108,7 @@ class Passes:
         turn = directions_at_once(manifest, training.directions)
         self._stepper = Stepper(manifest, runtime, task.runtime, *shape, turn, low_memory=low_memory)
         self._before = {name for name, use in self._stepper.chain.first_use.items() if use < self.cut}
-        behind = bytes_behind(self._stepper.chain, task)
-        self._late = 0 < behind <= cache_bytes
-        left = cache_bytes - behind if self._late else cache_bytes
-        self.prefixes = Prefixes(left if keep_prefixes and training.prefix_cache else 0)
+        self.prefixes = Prefixes(cache_bytes if keep_prefixes else 0)
 
     # --- steps ---
 
@@ -119,15 +117,15 @@ class Passes:
     ) -> Pass:
         """Derivatives along the units' directions; of the head its exact gradient, or its own derivative."""
         whole = self._empty(directions)
-        for piece, turn, states, part in self._taking_turns(batch, weights, directions):
+        for piece, turn, hidden, part in self._taking_turns(batch, weights, directions):
             step = self._stepper.along(
                 piece.tokens, piece.labels, weights, part, self.cut, piece.weight,
-                scalar_head=scalar_head, hidden=states[turn.begin], begin=turn.begin, states=states,
+                scalar_head=scalar_head, hidden=hidden,
             )  # fmt: skip
-            self._fill(whole, piece, turn.numbers, step.loss, step.jvp, step.head_jvp)
-            if turn.first:  # the head's gradient is the same in every turn
+            self._fill(whole, piece, turn, step.loss, step.jvp, step.head_jvp)
+            if turn[0] == 0:  # the head's gradient is the same in every turn
                 _add(whole.gradients, step.gradients, piece.share)
-            self._put(whole, piece, turn.numbers, step.moved)
+            self._put(whole, piece, turn, step.moved)
         return whole
 
     def mixed(self, batch: Batch, weights: Weights, directions: Mapping[str, Array]) -> Pass:
@@ -135,14 +133,15 @@ class Passes:
         whole = self._empty(directions)
         end = exact_cut(self.manifest, self.cut, self._exact_blocks)
         behind: ExactStep | None = None
-        for piece, turn, states, part in self._taking_turns(batch, weights, directions):
+        for piece, turn, hidden, part in self._taking_turns(batch, weights, directions):
+            first = turn[0] == 0
             jvp, behind, moved = self._stepper.mixed(
                 piece.tokens, piece.labels, weights, part, self.cut, end, piece.weight,
-                hidden=states[turn.begin], begin=turn.begin, states=states, behind=None if turn.first else behind,
+                hidden=hidden, behind=None if first else behind,
             )  # fmt: skip
-            self._fill(whole, piece, turn.numbers, behind.loss, jvp)
-            self._put(whole, piece, turn.numbers, moved)
-            if turn.first:
+            self._fill(whole, piece, turn, behind.loss, jvp)
+            self._put(whole, piece, turn, moved)
+            if first:
                 _add(whole.gradients, behind.gradients, piece.share)
         return whole
 
@@ -195,16 +194,14 @@ class Passes:
 
     def _taking_turns(
         self, batch: Batch, weights: Weights, directions: Mapping[str, Array]
-    ) -> Iterator[tuple[_Piece, Turn, States, dict[str, Array]]]:
-        """Each piece's turns, with what enters the segments where turns begin, and their part of the directions."""
-        late = self._late and bool(directions)  # where nothing moves there is nothing to begin at
-        all_turns = turns(directions, self.directions, self._stepper.chain, self.cut, late=late)
+    ) -> Iterator[tuple[_Piece, Turn, Array | None, dict[str, Array]]]:
+        """Each piece's turns, with what enters the cut, and their part of the directions."""
+        at_once = self._stepper.chain.directions
         for piece in self._pieces(batch):
-            # The first turn comes to those behind the cut.
-            states: States = dict.fromkeys(turn.begin for turn in all_turns)
-            states[self.cut] = self._hidden(piece, weights)
-            for turn in all_turns:
-                yield piece, turn, states, self._part(directions, turn, piece)
+            hidden = self._hidden(piece, weights)
+            for first in range(0, self.directions, at_once):
+                turn = np.arange(first, min(first + at_once, self.directions))
+                yield piece, turn, hidden, self._part(directions, turn, piece)
 
     def _pieces(self, batch: Batch) -> Iterator[_Piece]:
         """The batch's rows in pieces of the programs' size; pieces that only fill are left out."""
@@ -223,7 +220,7 @@ class Passes:
         """A turn's directions of the parameters that it moves, of a piece's rows, which may share them."""
         moving: dict[str, Array] = {}
         for name, values in directions.items():
-            own = values.reshape(self.directions, -1, *values.shape[1:])[turn.numbers]
+            own = values.reshape(self.directions, -1, *values.shape[1:])[turn]
             if not own.any():
                 continue
             shaped = np.broadcast_to(own, (len(own), self.batch, *own.shape[2:]))[:, piece.rows]
@@ -250,7 +247,7 @@ class Passes:
         jvp, head_jvp = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         return Pass(np.zeros(self.batch, np.float32), jvp, head_jvp, {}, moved)
 
-    def _put(self, whole: Pass, piece: _Piece, turn: NDArray[np.intp], moved: Mapping[str, Array]) -> None:
+    def _put(self, whole: Pass, piece: _Piece, turn: Turn, moved: Mapping[str, Array]) -> None:
         """What a turn's directions at bottlenecks are in weights, of a piece's rows."""
         for name, values in moved.items():
             into = whole.moved[name].reshape(self.directions, self.batch, *values.shape[1:])
@@ -261,7 +258,7 @@ class Passes:
     def _fill(
         whole: Pass,
         piece: _Piece,
-        turn: NDArray[np.intp],
+        turn: Turn,
         loss: Array,
         jvp: Array | None = None,
         head_jvp: Array | None = None,

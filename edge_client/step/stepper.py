@@ -29,9 +29,6 @@ from edge_client.gradient.estimate import slopes
 
 from .inputs import Inputs
 
-States = dict[int, Array | None]
-"""What enters segments, by their positions."""
-
 
 class Programs(Protocol):
     """What a step asks of a runtime. Loading what is loaded and releasing what is not do nothing."""
@@ -159,23 +156,19 @@ class Stepper:
         *,
         scalar_head: bool = False,
         hidden: Array | None = None,
-        begin: Cut | None = None,
-        states: States | None = None,
     ) -> Step:
         """A forward-mode step: losses, and their derivatives along the directions of units at or after the cut.
 
         With `scalar_head` the head moves along directions too, and gives a derivative in place of its gradient. From
-        `hidden`, a prefix's result, only what follows the cut is computed. A step may begin behind the cut where no
-        direction moves anything before: `hidden` is then what enters there. `states` is told what enters those of its
-        segments that the step comes to.
+        `hidden`, a prefix's result, only what follows the cut is computed.
         """
-        start = self.chain.position(cut if begin is None else begin)
+        start = self.chain.position(cut)
         self._inputs.check_directions(directions, start, head=scalar_head)
-        if hidden is None and begin is None:
+        if hidden is None:
             hidden = self.prefix(tokens, weights, start)
         self._inputs.check_hidden(hidden, start)
         values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
-        results = self._follow(self._programs(cut, start, scalar=scalar_head), values, hidden=hidden, states=states)
+        results = self._follow(self.chain.suffix(start, scalar=scalar_head), values, hidden=hidden)
         jvp, head_jvp = self._by_direction(results.get("jvp")), self._by_direction(results.get("head_jvp"))
         gradients = self._named(results, self._inputs.head)
         return Step(results["loss"], jvp, head_jvp, gradients, _moved(results, directions))
@@ -215,23 +208,20 @@ class Stepper:
         example_weight: ArrayLike | None = None,
         *,
         hidden: Array | None = None,
-        begin: Cut | None = None,
-        states: States | None = None,
         behind: ExactStep | None = None,
     ) -> MixedStep:
         """True gradients from the second cut on, and derivatives along the directions of units before it.
 
-        `hidden`, `begin` and `states` are those of `along`. Given what another turn of directions has found `behind`
-        the second cut, a step stops there.
+        `hidden` is that of `along`. Given what another turn of directions has found `behind` the second cut, a step
+        stops there.
         """
-        start, end = self.chain.position(cut if begin is None else begin), self.chain.position(exact_cut)
+        start, end = self.chain.position(cut), self.chain.position(exact_cut)
         self._inputs.check_directions(directions, start, head=False, end=end)
-        if hidden is None and begin is None:
+        if hidden is None:
             hidden = self.prefix(tokens, weights, start)
         self._inputs.check_hidden(hidden, start)
         values = self._inputs.values(tokens, weights, directions, labels=labels, example_weight=example_weight)
-        carrying = self.chain.tangents(self.chain.position(cut), start, end)
-        arriving = self._follow(carrying, values, hidden=hidden, states=states)
+        arriving = self._follow(self.chain.tangents(start, end), values, hidden=hidden)
         if behind is None:
             behind = self._and_back(end, arriving.get("hidden", hidden), values, alone=self.low_memory)
         if behind.arrived is None or "tangent" not in arriving:
@@ -273,19 +263,7 @@ class Stepper:
                 gradients[name] = gradients[name] + part if name in gradients else part  # shared by several segments
         return ExactStep(result["loss"], gradients, gradient)
 
-    def _programs(self, cut: Cut, start: int, *, scalar: bool) -> list[ProgramSpec]:
-        """Of a step that begins at its cut or behind it; the latter takes no programs but those of the former."""
-        part = self.chain.suffix if start == self.chain.position(cut) else self.chain.rest
-        return part(start, scalar=scalar)
-
-    def _follow(
-        self,
-        programs: Sequence[ProgramSpec],
-        values: Arrays,
-        *,
-        hidden: Array | None = None,
-        states: States | None = None,
-    ) -> Arrays:
+    def _follow(self, programs: Sequence[ProgramSpec], values: Arrays, *, hidden: Array | None = None) -> Arrays:
         """Run programs one after the other, each on the state and tangent that the one before left.
 
         What directions at bottlenecks are in weights is kept of all of them, the rest of the last alone.
@@ -294,8 +272,6 @@ class Stepper:
         moved: Arrays = {}
         tangent: Array | None = None
         for program in programs:
-            if states and (position := self.chain.position(program.segment)) in states:
-                states[position] = hidden
             results = self._run(program, values, alone=self.low_memory, hidden=hidden, tangent=tangent)
             hidden, tangent = results.get("hidden"), results.get("tangent")
             moved = {**moved, **{name: value for name, value in results.items() if name.startswith(MOVED)}}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edge_client.bundle.chain import Chain, bytes_of, cut_for
+from edge_client.bundle.chain import Chain, bytes_of, cut_for, directions_at_once
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.data.examples import Check, Example, Examples, examples_for
@@ -16,7 +16,6 @@ from edge_client.errors import ProgramInputError, TrainingError
 from edge_client.estimators.registry import kind_of
 from edge_client.runtimes.runtime import CPU, Runtime, open_runtime
 from edge_client.step.passes import Passes, rows_at_once
-from edge_client.step.turns import directions_at_once
 from edge_client.tasks.registry import task_named
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 

@@ -84,8 +84,6 @@ class Training:
     kind: DirectionKind = "normal"
     per_example: bool = True
     """Each example of a batch moves along directions of its own (forward)."""
-    units_apart: bool = False
-    """Each of the K directions moves one of a client's units, or as few as K allows, in place of all of them."""
     head: HeadGradient = "exact"
     """The head's gradient: exact, estimated from its own derivative, or from one derivative of units and head."""
     sigma: Annotated[float, Gt(0), Le(1)] = 1e-3
@@ -97,8 +95,6 @@ class Training:
     """The head's; `learning_rate` when left out."""
     weight_decay: Annotated[float, Ge(0), Lt(1)] = 0.0
     """The weight decay of a step, times its rate (adamw)."""
-    prefix_cache: bool = True
-    """Keep the hidden states that enter the cut instead of computing them in every step."""
     exact_blocks: Annotated[int, Ge(0), Le(2**16)] = 1
     """The model's last blocks that a step goes back through (mixed)."""
     pack: bool = False

@@ -14,7 +14,7 @@ from edge_client.arrays import Weights
 
 from .protocol import Report
 
-REPORT, FORMAT = "report", "format"
+REPORT_KEY, FORMAT_KEY = "report", "format"
 _NEWEST = "1"
 
 
@@ -22,21 +22,21 @@ def encode_update(tensors: Weights, report: Report) -> bytes:
     """Write an update as it is kept and sent."""
     from safetensors.numpy import save
 
-    return save(tensors, {REPORT: msgspec.json.encode(report).decode(), FORMAT: _NEWEST})
+    return save(tensors, {REPORT_KEY: msgspec.json.encode(report).decode(), FORMAT_KEY: _NEWEST})
 
 
 def decode_update(data: bytes) -> tuple[Weights, Report]:
     """Read an update that was written on this device; ValueError where it is none."""
     tensors, header = parse_tensors(data)
     check_format(header)
-    if REPORT not in header:
+    if REPORT_KEY not in header:
         raise ValueError("it has no report")
-    return tensors, msgspec.json.decode(header[REPORT], type=Report)
+    return tensors, msgspec.json.decode(header[REPORT_KEY], type=Report)
 
 
 def check_format(header: Mapping[str, str]) -> None:
     """Refuse an update in a form that this version does not read."""
-    if (found := header.get(FORMAT, _NEWEST)) != _NEWEST:
+    if (found := header.get(FORMAT_KEY, _NEWEST)) != _NEWEST:
         raise ValueError(f"it is of format {found[:20]!r}, this version of spry reads {_NEWEST}: update spry here")
 
 

@@ -8,11 +8,10 @@ from functools import partial
 from itertools import pairwise
 from typing import Literal
 
-from edge_client.bundle.chain import Chain, bytes_of, cut_for
+from edge_client.bundle.chain import Chain, bytes_of, cut_for, directions_at_once
 from edge_client.bundle.manifest import Manifest
 from edge_client.errors import BundleError
 from edge_client.estimators.registry import kind_of
-from edge_client.step.turns import directions_at_once
 from edge_client.wire.protocol import Training
 from server.jobs.depths import Depth
 from server.jobs.passes import passes

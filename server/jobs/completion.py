@@ -5,13 +5,12 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from edge_client.bundle.chain import Chain
+from edge_client.bundle.chain import Chain, directions_at_once
 from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.retired import RETIRED
 from edge_client.errors import BundleError
 from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import counted
-from edge_client.step.turns import directions_at_once
 from edge_client.tasks.registry import task_named
 from edge_client.training.optimizers import check_server_optimizers
 from edge_client.wire.protocol import Training

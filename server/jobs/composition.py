@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from server.jobs.settings import JobSettings
 
 OWN_STRATEGY = "spry"
+Conflict = str
+"""A sentence: what cannot be had together, and what to do about it."""
 
 
 def conflicts(job: JobSettings) -> list[str]:
-    """Say what in a job's settings cannot be had together, and what to do about it."""
+    """List all conflicts of a job's settings."""
     parts = _of_schedules, _of_iteration, _of_secure_aggregation, _of_privacy, _of_strategies, _of_evaluation
     return list(chain.from_iterable(part(job) for part in parts))
 
 
-def _of_schedules(job: JobSettings) -> Iterator[str]:
+def _of_schedules(job: JobSettings) -> Iterator[Conflict]:
     if job.minimum is not None and job.minimum > job.complete:
         wanted = "buffer" if job.is_buffered else "per_round"
         yield f"minimum is {job.minimum}, more than {wanted} {job.complete}: lower it"
@@ -42,7 +44,7 @@ def _of_schedules(job: JobSettings) -> Iterator[str]:
         )
 
 
-def _of_iteration(job: JobSettings) -> Iterator[str]:
+def _of_iteration(job: JobSettings) -> Iterator[Conflict]:
     training = job.training
     if training.mode != "iteration":
         return
@@ -60,7 +62,7 @@ def _of_iteration(job: JobSettings) -> Iterator[str]:
         yield "in mode iteration devices take each step together: schedule buffered needs mode epoch"
 
 
-def _of_secure_aggregation(job: JobSettings) -> Iterator[str]:
+def _of_secure_aggregation(job: JobSettings) -> Iterator[Conflict]:
     if not job.secure_aggregation:
         return
     if job.training.mode == "iteration":
@@ -84,7 +86,7 @@ def _of_secure_aggregation(job: JobSettings) -> Iterator[str]:
         )
 
 
-def _of_privacy(job: JobSettings) -> Iterator[str]:
+def _of_privacy(job: JobSettings) -> Iterator[Conflict]:
     """Whatever else leaves a private job's device by its examples would be paid by no budget."""
     if not job.is_private:
         return
@@ -114,7 +116,7 @@ def _of_privacy(job: JobSettings) -> Iterator[str]:
         )
 
 
-def _of_strategies(job: JobSettings) -> Iterator[str]:
+def _of_strategies(job: JobSettings) -> Iterator[Conflict]:
     """A strategy of another distribution is given single updates of mode epoch, and combines them itself."""
     if job.strategy == OWN_STRATEGY:
         return
@@ -129,7 +131,7 @@ def _of_strategies(job: JobSettings) -> Iterator[str]:
         yield f"strategy {job.strategy} combines updates itself: leave aggregation at mean"
 
 
-def _of_evaluation(job: JobSettings) -> Iterator[str]:
+def _of_evaluation(job: JobSettings) -> Iterator[Conflict]:
     if (job.target or job.patience) and not (job.held_out or job.device_evaluation):
         yield "target and patience need an accuracy: give held_out examples or device_evaluation"
     if job.evaluate_answers and not job.held_out:

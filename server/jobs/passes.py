@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import Estimator
-from edge_client.gradient.drawing import own_directions
 from edge_client.wire.protocol import Training
 
 
@@ -21,21 +20,8 @@ def passes(estimator: type[Estimator], training: Training, manifest: Manifest, u
 
 
 def tangents(manifest: Manifest, units: Sequence[int], training: Training) -> float:
-    """The shares of the model's blocks that a step's directions go through on their way to the head, added up.
-
-    Directions of units that take turns begin each at its own unit, as they do on a device whose programs take fewer of
-    them at once than a unit has.
-    """
-    if not training.units_apart or not units:
-        return training.directions * behind(manifest, units)
-    shares = [behind(manifest, [unit]) for unit in sorted(units)]
-    if manifest.head and training.head == "joint":
-        shares.append(0.0)
-    farthest = [0.0] * training.directions
-    for share, own in zip(shares, own_directions(len(shares), training.directions), strict=True):
-        for number in own:
-            farthest[number] = max(farthest[number], share)
-    return sum(farthest)
+    """The shares of the model's blocks that a step's directions go through on their way to the head, added up."""
+    return training.directions * behind(manifest, units)
 
 
 def behind(manifest: Manifest, units: Iterable[int]) -> float:

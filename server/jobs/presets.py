@@ -29,7 +29,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     # The paper's way: one direction over a client's units and its head together, the same for all examples of a batch.
     "paper": {
-        "training": {"per_example": False, "head": "joint", "prefix_cache": False, "learning_rate": 1e-4},
+        "training": {"per_example": False, "head": "joint", "learning_rate": 1e-4},
         "optimizers": {"units": _PAPER_SERVER, "head": _PAPER_SERVER},
         "over_selection": 1.0,
         "rounds": 1500,

@@ -10,6 +10,8 @@ from annotated_types import Ge, Gt, Le, Len, Lt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from edge_client.bundle.manifest import Manifest
+from edge_client.commands.options.retired import refuse_settings
+from edge_client.errors import SpryError
 from edge_client.secagg.fixed import FEWEST
 from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import ServerOptimizers, Training
@@ -120,6 +122,15 @@ class JobSettings(BaseModel):
     unmetered_only: bool = Field(default=False, description="No devices on a metered network.")
     mains_only: bool = Field(default=False, description="No devices on battery.")
     seed: Annotated[int, Ge(0), Le(2**63 - 1)] | None = Field(default=None, description="Of all directions; drawn.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_this_version(cls, values: Any) -> Any:
+        try:
+            refuse_settings(values if isinstance(values, dict) else {})
+        except SpryError as error:
+            raise ValueError(str(error)) from None
+        return values
 
     @model_validator(mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, func, insert, or_, select, update
 
+from edge_client.commands.options.retired import without_retired
 from server.errors import not_found
 from server.jobs.job import ENDED, RUNNING, SET_ASIDE, Job, JobState
 from server.jobs.settings import JobSettings
@@ -38,7 +39,7 @@ def _query() -> Select[Any]:
 
 def job_in(row: RowMapping) -> Job:
     """A row of all columns of `jobs`."""
-    values: dict[str, Any] = {**row, "settings": JobSettings.model_validate(row["settings"])}
+    values: dict[str, Any] = {**row, "settings": JobSettings.model_validate(without_retired(row["settings"]))}
     return Job(**values)
 
 

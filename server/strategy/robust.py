@@ -23,13 +23,13 @@ from server.strategy.moments import believed, usual_change
 from server.strategy.state import Model
 from server.strategy.strategy import RoundContext
 from server.strategy.updates import Contribution
-from server.strategy.weighted import Combined, WeightedMean, holders
+from server.strategy.weighted import CombinedUpdates, WeightedMean, holders
 
 
 class RobustMean(WeightedMean):
     """The job's robust rule in place of the mean."""
 
-    def combine(self, start: Model, taken: Sequence[Contribution], context: RoundContext) -> Combined:
+    def combine(self, start: Model, taken: Sequence[Contribution], context: RoundContext) -> CombinedUpdates:
         """All updates at once: each is compared with the others."""
         settings, manifest = context.settings, context.manifest
         rule = AGGREGATION_RULES.find(settings.aggregation)
@@ -50,7 +50,7 @@ class RobustMean(WeightedMean):
         odd = tuple((taken[place].part, why) for place, why in sorted(words.items()))
         found = _believed(start, [told[place] for place in inside], kept, manifest)
         start = replace(start, optimizer=start.optimizer | mean.sizes)
-        return Combined(start, mean.change, mean.errors, found, [taken[place] for place in inside], odd)
+        return CombinedUpdates(start, mean.change, mean.errors, found, [taken[place] for place in inside], odd)
 
 
 def _believed(

@@ -25,7 +25,7 @@ from server.strategy.strategy import RoundContext, Strategy
 from server.strategy.updates import Contribution, Outcome
 
 
-class Combined(NamedTuple):
+class CombinedUpdates(NamedTuple):
     """A round's updates as one change, before the server's step."""
 
     start: Model
@@ -59,7 +59,7 @@ class WeightedMean(Strategy):
             staleness=tuple(update.staleness for update in taken if update.staleness is not None),
         )
 
-    def combine(self, start: Model, taken: Sequence[Contribution], context: RoundContext) -> Combined:
+    def combine(self, start: Model, taken: Sequence[Contribution], context: RoundContext) -> CombinedUpdates:
         """One update at a time, so that memory does not grow with their number."""
         settings, manifest = context.settings, context.manifest
         lengths = usual([update.norms for update in taken], fewest=1)
@@ -74,7 +74,7 @@ class WeightedMean(Strategy):
         if spec is not None and taken:
             told = believed(start.optimizer, told, change_in(changes, spec))
         start = replace(start, optimizer=start.optimizer | correction.state())
-        return Combined(start, changes, mean.errors(), told, taken)
+        return CombinedUpdates(start, changes, mean.errors(), told, taken)
 
 
 def holders(updates: Sequence[Contribution], manifest: Manifest) -> list[Holder]:
@@ -85,7 +85,7 @@ def holders(updates: Sequence[Contribution], manifest: Manifest) -> list[Holder]
     ]
 
 
-def _by_features(combined: Combined, settings: JobSettings, manifest: Manifest) -> tuple[Model, Weights]:
+def _by_features(combined: CombinedUpdates, settings: JobSettings, manifest: Manifest) -> tuple[Model, Weights]:
     """Give the change with the head's step by its features, and the state with what devices told of them."""
     spec, start, reports = manifest.features, combined.start, [update.report for update in combined.counted]
     if spec is None or not settings.measures(manifest) or not reports:

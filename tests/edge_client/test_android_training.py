@@ -38,16 +38,14 @@ ROUNDS = {
     "orthogonal": {"head": "apart", "kind": "orthogonal", "directions": 2},
     "shared": {"per_example": False, "directions": 2},
     "turns": {"directions": 4, "head": "exact"},
-    "units-apart": {"units_apart": True, "directions": 2, "head": "joint"},
-    "units-apart-more": {"units_apart": True, "directions": 4, "head": "apart", "units": [0, 1, 3], "cut": 1},
-    "units-apart-in-turns": {"units_apart": True, "directions": 10, "head": "joint", "units": [0, 1, 2, 3], "cut": 1},
+    "turns-of-the-head": {"directions": 10, "head": "apart", "units": [0, 1, 2, 3], "cut": 1},
     "exact": {"estimator": "exact"},
     "exact-adamw": {"estimator": "exact", "optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1},
     "central": {"estimator": "central", "head": "joint", "directions": 2, "sigma": 1e-1},  # divides losses' rounding
     "mixed": {"estimator": "mixed", "units": [0, 1, 3], "cut": 1},
     "mixed-head-alone": {"estimator": "mixed", "units": [0, 3], "cut": 1, "exact_blocks": 0, "head": "apart"},
     "mixed-all-exact": {"estimator": "mixed", "units": [0, 3], "cut": 1, "exact_blocks": 2},
-    "mixed-nothing-before": {"estimator": "mixed", "units": [2, 3], "cut": 2, "directions": 4, "units_apart": True},
+    "mixed-nothing-before": {"estimator": "mixed", "units": [2, 3], "cut": 2, "directions": 4},
     "mixed-shared-in-turns": {"estimator": "mixed", "units": [0, 2], "cut": 1, "directions": 4, "per_example": False},
     "mixed-pieces": {
         "estimator": "mixed",
@@ -55,7 +53,6 @@ ROUNDS = {
         "cut": 1,
         "batch": 2,
         "directions": 6,
-        "units_apart": True,
         "kind": "orthogonal",
     },
     "adamw": {"optimizer": "adamw", "learning_rate": 0.01, "iterations": 5},
@@ -63,12 +60,10 @@ ROUNDS = {
     "head-alone": {"units": [], "cut": 3},
     "pieces": {"batch": 2, "directions": 2},
     "pieces-exact": {"batch": 1, "estimator": "exact"},
-    "no-cache": {"prefix_cache": False, "epochs": 3},
 }
 ITERATIONS = {
     "numbers": {"head": "apart"},
     "numbers-exact-head": {"head": "exact", "kind": "rademacher"},
-    "numbers-units-apart": {"head": "joint", "units_apart": True, "directions": 2},
     "numbers-shared": {"head": "apart", "per_example": False, "directions": 2},
     "numbers-central": {"estimator": "central", "head": "joint", "directions": 2, "sigma": 1e-2, "per_example": False},
 }
@@ -202,7 +197,7 @@ def test_iterations_give_the_same_numbers_and_weights(classes, benches, trainabl
 
 def test_directions_at_bottlenecks(classes, benches, narrow, changed):
     bench = benches(narrow)
-    names = ("forward", "apart", "orthogonal", "turns", "units-apart-more", "exact", "central", "decay", "pieces")
+    names = ("forward", "apart", "orthogonal", "turns", "turns-of-the-head", "exact", "central", "decay", "pieces")
     tasks = {name: changed(**ROUNDS[name], seed=14) for name in names}
     bench.run(classes, [case(name, task, memory=1500 if name == "pieces" else -1) for name, task in tasks.items()])
     for name, task in tasks.items():

@@ -137,7 +137,7 @@ def test_own_rows_come_first(more):
 
 
 def test_a_group_is_known_by_its_former_name(environment):
-    environment.install("spry-old", {"spry.aggregation_rules": "spry_old.rule:FIRST"}, {"rule": MODULES["mean"]})
+    environment.install("spry-old", {"spry.means": "spry_old.rule:FIRST"}, {"rule": MODULES["mean"]})
     assert AGGREGATION_RULES[NAME].limit is None
 
 

@@ -65,9 +65,6 @@ REPLAYS = [
     {"head": "joint", "directions": 2},
     {"head": "apart", "per_example": False, "directions": 2},
     {"head": "apart", "kind": "orthogonal", "directions": 2},
-    {"head": "joint", "directions": 3, "units_apart": True, "kind": "rademacher"},
-    {"head": "apart", "directions": 4, "units_apart": True},
-    {"head": "exact", "directions": 2, "units_apart": True, "per_example": False, "kind": "orthogonal"},
     {"head": "apart", "directions": 130},  # 260 derivatives: more than a byte counts
 ]
 UNITS = (

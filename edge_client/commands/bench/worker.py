@@ -136,7 +136,7 @@ class Bench:
         if variant.kind == EXACT:
             return lambda: stepper.exact(*inputs, variant.cut)
         end = exact_cut(self.manifest, variant.cut, EXACT_BLOCKS)
-        carrying = stepper.chain.tangents(variant.cut, variant.cut, end)
+        carrying = stepper.chain.tangents(variant.cut, end)
         programs = carrying if variant.kind == MIXED else stepper.chain.suffix(variant.cut)
         specs = [spec for program in programs for spec in program.inputs if spec.name.startswith(DIRECTION)]
         directions = {spec.name.removeprefix(DIRECTION): random_input(spec, seed) for seed, spec in enumerate(specs)}

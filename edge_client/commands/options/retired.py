@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from copy import copy
+from typing import Any, cast
 
 from edge_client.errors import SpryError
 
@@ -14,6 +16,9 @@ RETIRED: Mapping[str, str] = {
     "--preset aligned": "leave it out for what fits the bundle",
     "--preset aligned-iteration": "take --mode iteration, and leave the preset out",
     "--preset pairs": "leave it out for what fits the bundle",
+    "--units-apart": "each direction moves all units of a client",
+    "training.units_apart": "each direction moves all units of a client",
+    "training.prefix_cache": "what enters the cut is kept where there is memory for it, which changes no number",
     "--preset alike": "leave it out: where there are few rows, the default lets devices walk by themselves as it did",
 }
 
@@ -22,3 +27,25 @@ def refuse(asked: str) -> None:
     """Refuse an option, or an option's value, of earlier versions."""
     if asked in RETIRED:
         raise SpryError(f"{asked} is gone: {RETIRED[asked]}")
+
+
+def refuse_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse settings of a job that earlier versions had."""
+    for name in _dotted(settings):
+        refuse(name)
+
+
+def without_retired(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out of the settings of a job that an earlier version made what this one has not."""
+    kept = {name: copy(value) for name, value in settings.items()}
+    for name in RETIRED.keys() & set(_dotted(settings)):
+        folder, _, last = name.rpartition(".")
+        (kept[folder] if folder else kept).pop(last)
+    return kept
+
+
+def _dotted(settings: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in settings.items():
+        yield name
+        if isinstance(value, dict):
+            yield from (f"{name}.{key}" for key in cast("dict[str, Any]", value))

@@ -18,7 +18,7 @@ from edge_client.arrays import Weights
 from edge_client.bundle.manifest import Manifest, Parameter
 from edge_client.training.features import MEAN, NOTHING, PRODUCTS, Moments, moments_in, shapes_of
 from edge_client.wire.protocol import Report
-from edge_client.wire.tensors import REPORT, check_format
+from edge_client.wire.tensors import REPORT_KEY, check_format
 from server.errors import Refusal
 
 HEADER_BYTES = 64 << 10
@@ -66,7 +66,7 @@ def read_update(path: Path, manifest: Manifest, units: Sequence[int]) -> Receive
     except ValueError as error:
         raise _invalid(str(error)) from None
     try:
-        report = _REPORT.validate_json(metadata.get(REPORT, ""), strict=True)
+        report = _REPORT.validate_json(metadata.get(REPORT_KEY, ""), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

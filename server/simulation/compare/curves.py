@@ -76,9 +76,10 @@ def draw(panels: Sequence[Panel], title: str, description: str, *, name: str = "
 def write_curves(folder: Path) -> Path:
     """Draw one run's loss and scores into its folder."""
     run = read_run(folder)
-    losses = _alone(run, "loss")
-    panels = [Panel("training loss", [Line("loss", losses, 0)], percent=False)] if losses else list[Panel]()
     fields = [field for field, kind in SCORES.items() if kind.share and run.points(field)]
+    panels = list[Panel]()
+    if (losses := _alone(run, "loss")) or not fields:  # a private run tells none
+        panels.append(Panel("training loss", [Line("loss", losses, 0)], percent=False))
     if fields:
         lines = [Line(SCORES[field].words, _alone(run, field), number) for number, field in enumerate(fields)]
         panels.append(Panel("score, %", lines))

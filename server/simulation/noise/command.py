@@ -53,7 +53,6 @@ class SweepOptions(OptionGroup):
     batch: Annotated[str, typer.Option(help="Examples of a step.")] = "8"
     holders: Annotated[str, typer.Option(help="Clients whose estimates of a unit are averaged.")] = "1"
     units_per_client: Annotated[str, typer.Option(help="Units that a client moves together; 0: all.")] = "1"
-    units_apart: Annotated[bool, typer.Option("--units-apart", help="Each direction moves one of its units.")] = False
 
     def trainings(self) -> Iterator[dict[str, Any]]:
         """Settings of all combinations that differ."""
@@ -71,7 +70,6 @@ class SweepOptions(OptionGroup):
                 yield common | {
                     "exact_blocks": depth,
                     "kind": kind, "per_example": own, "directions": count, "head": "joint" if central else "exact",
-                    "units_apart": self.units_apart,
                 }  # fmt: skip
 
     def choices(self, trainings: Iterable[Training]) -> list[Candidate]:

@@ -44,7 +44,6 @@ class NoiseRow:
     directions: int
     batch: int
     per_client: int
-    units_apart: bool
     exact_blocks: int
     """The model's last blocks that a step goes back through."""
     holders: int
@@ -84,7 +83,6 @@ WAY = (
     "directions",
     "batch",
     "per_client",
-    "units_apart",
     "exact_blocks",
     "holders",
 )
@@ -114,7 +112,6 @@ def row(manifest: Manifest, choice: Candidate, holders: int, number: int, sample
         directions=training.directions,
         batch=training.batch,
         per_client=choice.per_client,
-        units_apart=training.units_apart,
         exact_blocks=training.exact_blocks,
         holders=holders,
         unit=number,

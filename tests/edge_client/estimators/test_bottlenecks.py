@@ -145,7 +145,6 @@ def test_directions_of_weights_where_examples_share_them(bench, changed):
         {"estimator": "forward"},
         {"estimator": "forward", "kind": "rademacher", "directions": 2},
         {"estimator": "forward", "head": "apart", "directions": 2},
-        {"estimator": "forward", "directions": 2, "units_apart": True},
         {"estimator": "central", "head": "joint", "directions": 3},
     ],
     ids=str,

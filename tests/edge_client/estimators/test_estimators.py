@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from edge_client.bundle.chain import directions_at_once
 from edge_client.errors import PluginError, TrainingError
 from edge_client.estimators.estimator import trained
 from edge_client.estimators.registry import ESTIMATORS, estimator_for, kind_of
 from edge_client.step.passes import Passes, rows_at_once
-from edge_client.step.turns import directions_at_once
 from edge_client.training.session import programs_of
 from edge_client.wire.protocol import Training
 from tests.edge_client.bench import cosine, flat
@@ -42,7 +42,6 @@ def test_the_exact_gradient_is_that_of_finite_differences(bench, changed):
         {"estimator": "forward", "head": "joint", "kind": "rademacher"},
         {"estimator": "central", "head": "joint", "directions": 3},
         {"estimator": "forward", "head": "apart", "directions": 2, "kind": "orthogonal"},
-        {"estimator": "forward", "head": "apart", "directions": 2, "units_apart": True},
         {"estimator": "mixed", "exact_blocks": 0},
         {"estimator": "mixed", "exact_blocks": 0, "directions": 2, "per_example": False},
     ],
@@ -150,55 +149,6 @@ def test_directions_in_turns(bench, changed):
 ROOM = 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("head", "room", "turns"),
-    [("exact", ROOM, (3, 5)), ("apart", ROOM, (3, 5)), ("joint", ROOM, (2, 4)), ("exact", 100, (5, 5))],
-)
-def test_a_turn_begins_where_its_directions_move_something(bench, changed, monkeypatch, head, room, turns):
-    """Two units in each of two blocks take turns, two directions at once; a joint head is the last to."""
-    task = changed(units=[0, 1, 2, 3], cut=1, directions=10, head=head, units_apart=True, batch=2)
-    alone = bench.passes(replace(task, training=replace(task.training, directions=1)))
-    batch, ran = bench.batches(task).at(1), Counter()
-    estimator = estimator_for(bench.manifest, task, bench.passes(task, cache_bytes=room))
-    bench.runtime.close()
-
-    def run(program, inputs, run=bench.runtime.run):
-        ran[program.segment, program.kind] += 1
-        return run(program, inputs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bench.runtime, "run", run)
-        found = estimator.report(batch, bench.weights, 0)
-    loaded = set(bench.runtime._loaded)
-
-    for k in range(10):
-        one = {name: rows.reshape(10, 4, *rows.shape[1:])[k] for name, rows in estimator.directions(0).items()}
-        expected = alone.along(batch, bench.weights, one, scalar_head=head != "exact")
-        np.testing.assert_allclose(found.jvp[k], expected.jvp[0], rtol=1e-4, atol=1e-5)
-        if head != "exact":
-            np.testing.assert_allclose(found.head_jvp[k], expected.head_jvp[0], rtol=1e-4, atol=1e-5)
-    pieces, (first, second) = 2, turns
-    names = [segment.name for segment in bench.manifest.segments]
-    last = "dual" if head == "exact" else "scalar"
-    assert ran == {
-        (names[0], "plain"): pieces, (names[1], "enter"): pieces * first, (names[2], "dual"): pieces * second,
-        (names[3], last): pieces * 5,
-    }  # fmt: skip
-    assert loaded == {(program.file, program.method) for program in programs_of(bench.manifest, task)}
-
-
-@pytest.mark.parametrize("per_example", [False, True])
-def test_units_apart_with_whole_blocks_of_orthogonal_directions_have_their_exact_gradients(bench, changed, per_example):
-    """What the preset `pairs` relies on: each unit takes as many directions as it has numbers, in turns of two."""
-    every = {"units": [0, 1, 2, 3], "cut": 1, "batch": 2}
-    (size,) = {unit.size for unit in bench.manifest.units}
-    task = changed(**every, directions=4 * size, kind="orthogonal", units_apart=True, per_example=per_example)
-    found = bench.gradient(task, iteration=5, cache_bytes=ROOM)
-    exact = bench.gradient(changed(**every, estimator="exact"))
-    for name, gradient in exact.gradients.items():
-        np.testing.assert_allclose(found.gradients[name], gradient, rtol=1e-3, atol=1e-5)
-
-
 @pytest.mark.parametrize("blocks", [0, 1, 2, 3])
 @pytest.mark.parametrize("settings", [{}, {"per_example": False}, {"directions": 4}, {"batch": 2}], ids=str)
 def test_mixed_is_exact_through_the_last_blocks_and_forward_before_them(bench, changed, blocks, settings):
@@ -217,14 +167,14 @@ def test_mixed_is_exact_through_the_last_blocks_and_forward_before_them(bench, c
 
 
 @pytest.mark.parametrize("per_example", [False, True])
-@pytest.mark.parametrize(("units", "own"), [([0, 1, 2, 3], 2), ([0, 3], 1), ([2, 3], 0)])
+@pytest.mark.parametrize(("units", "own"), [([0, 3], 1), ([2, 3], 0)])
 def test_mixed_with_whole_blocks_of_orthogonal_directions_is_the_exact_gradient(
     bench, changed, per_example, units, own
 ):
-    """Its mean over all directions, which is what makes an estimate unbiased; units take turns, in pieces of rows."""
+    """Its mean over all directions, which is what makes an estimate unbiased; in turns and in pieces of rows."""
     (size,) = {unit.size for unit in bench.manifest.units}
     every = {"units": units, "cut": 1 if own else 2, "batch": 2, "directions": max(own, 1) * size}
-    along = {"kind": "orthogonal", "units_apart": True, "per_example": per_example}
+    along = {"kind": "orthogonal", "per_example": per_example}
     found = bench.gradient(changed(**every, **along, estimator="mixed"), iteration=5, cache_bytes=ROOM)
     exact = bench.gradient(changed(**every, estimator="exact"))
     assert set(found.gradients) == set(exact.gradients)

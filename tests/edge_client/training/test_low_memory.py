@@ -41,7 +41,7 @@ def trained(bench, task, **options):
     "training",
     [
         {"estimator": "forward", "directions": 2},
-        {"estimator": "forward", "directions": 4, "units_apart": True},
+        {"estimator": "forward", "directions": 4},
         {"estimator": "exact"},
         {"estimator": "mixed", "exact_blocks": 1, "units": [0, 1], "cut": 1},
         {"estimator": "central", "head": "joint"},

@@ -62,10 +62,9 @@ SETTINGS = [
     {"head": "apart"},
     {"head": "joint", "directions": 2},
     {"head": "exact"},
-    {"head": "joint", "directions": 2, "units_apart": True},
     {"head": "apart", "per_example": False},
     {"head": "apart", "directions": 2, "kind": "orthogonal"},
-    {"head": "exact", "directions": 2, "units_apart": True, "per_example": False, "kind": "orthogonal"},
+    {"head": "exact", "directions": 2, "per_example": False, "kind": "orthogonal"},
     {"estimator": "central", "head": "joint", "directions": 2, "per_example": False},
 ]
 

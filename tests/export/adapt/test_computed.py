@@ -118,19 +118,21 @@ def test_a_mixed_estimate_over_all_directions_is_the_gradient(anywhere, blocks):
     """Three examples on programs for two: orthogonal directions, as many as a unit has numbers, leave no noise."""
     name, trained, runtime = anywhere
     (size,) = {unit.size for unit in trained.manifest.units}
-    task = task_of([0, 1, 2, 3], name, estimator="mixed", exact_blocks=blocks, directions=4 * size)
     rows, weight = [0, 1, 1, 0], np.array([1, 1, 1, 0], np.float32)
     tokens = {key: value[rows] for key, value in trained.tokens.items()}
     batch = Batch(0, tokens, trained.labels[rows], weight)
-    passes = Passes(trained.manifest, runtime, task, cache_bytes=1 << 20)
-    found = estimator_for(trained.manifest, task, passes).gradient(batch, trained.weights, 0)
-    for key, gradient in trained.gradient(np.array([1 / 3, 2 / 3], np.float32)).items():
-        np.testing.assert_allclose(found.gradients[key], gradient, rtol=2e-3, atol=2e-5)
+    expected = trained.gradient(np.array([1 / 3, 2 / 3], np.float32))
+    for unit in (0, 3):
+        task = task_of([unit], name, estimator="mixed", exact_blocks=blocks, directions=size)
+        passes = Passes(trained.manifest, runtime, task, cache_bytes=1 << 20)
+        found = estimator_for(trained.manifest, task, passes).gradient(batch, trained.weights, 0)
+        for key, gradient in found.gradients.items():
+            np.testing.assert_allclose(gradient, expected[key], rtol=2e-3, atol=2e-5)
 
 
 def task_of(units, runtime, **training):
-    """Units that take turns at orthogonal directions."""
-    settings = Training(batch=4, length=LENGTH, kind="orthogonal", units_apart=True, **training)
+    """Orthogonal directions, which leave no noise in one unit's gradient where they are as many as it has numbers."""
+    settings = Training(batch=4, length=LENGTH, kind="orthogonal", **training)
     return Task(
         id="task", job="job", job_name="job", round=1, seed=5, units=units, cut=1, bundle="", runtime=runtime,
         version=0, iteration=0, seconds=0.0, training=settings, optimizers=ServerOptimizers(), batch=4,
@@ -148,15 +150,14 @@ def test_what_blocks_share_has_one_kind_of_gradient(exporting, tmp_path, blocks,
     transformers.AlbertModel(config).save_pretrained(tmp_path / "tiny-albert")
     opened = Bundle.open(exporting(source=str(tmp_path / "tiny-albert"), directions=(2,)))
     manifest, random = opened.manifest, np.random.default_rng(3)
-    units = list(range(len(manifest.units)))
+    units = [0]
     assert {unit.segments for unit in manifest.units} == {("block.0", "block.1")}
     tokens = {name: np.ones((4, LENGTH), np.int64) for name in manifest.inputs}
     tokens |= {"input_ids": random.integers(0, 90, (4, LENGTH)), "token_type_ids": np.zeros((4, LENGTH), np.int64)}
     batch = Batch(0, tokens, random.integers(0, 3, 4), np.ones(4, np.float32))
     initial = sorted(opened.initial_adapter().items())
     weights = {name: value + random.normal(0, 0.1, value.shape).astype(np.float32) for name, value in initial}
-    size = max(unit.size for unit in manifest.units)
-    mixed = task_of(units, "onnx", estimator="mixed", exact_blocks=blocks, directions=len(units) * size)
+    mixed = task_of(units, "onnx", estimator="mixed", exact_blocks=blocks, directions=manifest.units[0].size)
     exact = task_of(units, "onnx", estimator="exact")
     with open_runtime("onnx", opened.folder, threads=1) as runtime:
         assert {program.kind for program in programs_of(manifest, mixed)} - {"plain", "vjp"} == ran
@@ -164,7 +165,7 @@ def test_what_blocks_share_has_one_kind_of_gradient(exporting, tmp_path, blocks,
             estimator_for(manifest, task, Passes(manifest, runtime, task)).gradient(batch, weights, 0).gradients
             for task in (mixed, exact)
         )
-    assert found.keys() == expected.keys() == weights.keys()
+    assert found.keys() == expected.keys() < weights.keys()
     for name, gradient in expected.items():
         np.testing.assert_allclose(found[name], gradient, rtol=2e-3, atol=2e-5)
 

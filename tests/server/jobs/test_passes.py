@@ -34,23 +34,6 @@ def test_passes(manifest):
     assert counted(Mixed, []) == counted(Mixed, [], exact_blocks=0) == 1
 
 
-def test_passes_where_units_take_turns(manifest):
-    """Units 0 and 1 go through both blocks, 2 and 3 through the second."""
-
-    def counted(directions, units=(0, 1, 2, 3), head="exact"):
-        training = Training(directions=directions, units_apart=True, head=head)
-        return passes(Forward, training, manifest, units)
-
-    assert counted(8) == pytest.approx(1 + 4 * 1 + 4 * 0.5)
-    assert counted(6) == pytest.approx(1 + 2 + 2 + 1 * 0.5 + 1 * 0.5)
-    assert counted(2) == pytest.approx(1 + 2)  # each moves a unit of the first block and one of the second
-    assert counted(5, head="joint") == pytest.approx(1 + 2 * 1 + 2 * 0.5 + 0)
-    assert counted(4, [3, 0]) == pytest.approx(1 + 2 * 1 + 2 * 0.5)
-    assert counted(4, []) == 1
-    training = Training(directions=4, units_apart=True)
-    assert passes(Mixed, training, manifest, [0, 1, 3]) == pytest.approx(1 + 4 * 0.5 + 2 * 0.5)
-
-
 def test_what_lies_behind_the_first_of_some_units(manifest):
     assert [behind(manifest, [unit]) for unit in range(4)] == [1, 1, 0.5, 0.5]
     assert behind(manifest, [3, 0]) == 1

@@ -5,6 +5,7 @@ from typing import get_args
 
 import pytest
 from msgspec.structs import replace as replace_manifest
+from pydantic import ValidationError
 
 from edge_client.bundle.folder import Bundle
 from server.errors import Refusal
@@ -65,15 +66,17 @@ def test_directions_that_are_left_open_are_counted_by_the_largest_share(bundle):
     manifest = Bundle.open(bundle).manifest
     (size,) = {unit.size for unit in manifest.units}
     shape = {"batch": 2, "length": 8, "directions": 0}
-    for units, apart in ((1, True), (2, True), (2, False), (3, True)):
-        settings = JobSettings.model_validate({"training": {**shape, "units_apart": apart}, "units_per_client": units})
+    for units in (1, 2, 4):
+        settings = JobSettings.model_validate({"training": shape, "units_per_client": units})
         assert complete(settings, manifest).training.directions == units * size
-    joint = JobSettings.model_validate({"training": {**shape, "units_apart": True, "head": "joint"}})
-    assert complete(joint, manifest).training.directions == 2 * size
-    mixed = JobSettings.model_validate(
-        {"assignment": "all", "training": {**shape, "estimator": "mixed", "units_apart": True}}
-    )
+    mixed = JobSettings.model_validate({"assignment": "all", "training": {**shape, "estimator": "mixed"}})
     assert complete(mixed, manifest).training.directions == 2 * size, "those of the last block take none"
+
+
+def test_settings_of_earlier_versions_are_answered_by_what_happens_instead():
+    for name in ("units_apart", "prefix_cache"):
+        with pytest.raises(ValidationError, match=f"training.{name} is gone: "):
+            JobSettings.model_validate({"training": {name: True}})
 
 
 def test_more_directions_than_a_report_holds_are_refused(bundle):

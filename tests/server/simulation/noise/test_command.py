@@ -181,19 +181,8 @@ def test_mixed_has_no_noise_in_the_last_blocks(rows):
             assert [(row.error, row.formula) for row in before] == [
                 (r.error, r.formula) for r in forward if not r.block
             ]
-    whole = replace(training, kind="orthogonal", directions=0, units_apart=True)
-    assert all(row.directions == 2 * WEIGHTS and row.error < 1e-9 for row in rows(Candidate(whole, per_client=0)))
-
-
-def test_units_apart(rows):
-    """Two units of a client with a whole block each, and with a derivative in common."""
-    joint = replace(SHARED, kind="orthogonal", directions=2 * WEIGHTS)
-    apart = rows(Candidate(replace(joint, units_apart=True), per_client=2))
-    assert all(row.cosine_batch == pytest.approx(1, abs=1e-5) for row in apart)
-    assert rows(Candidate(replace(joint, units_apart=True, directions=0), per_client=2)) == apart
-    together = rows(Candidate(joint, per_client=2))
-    assert all(row.cosine_batch < 0.999 for row in together)
-    assert all(row.formula is None for row in together)
+    whole = replace(training, kind="orthogonal", directions=0)
+    assert all(row.directions == WEIGHTS and row.error < 1e-9 for row in rows(Candidate(whole, per_client=1)))
 
 
 def test_passes_by_the_blocks_after_the_cut(opened):
@@ -295,7 +284,7 @@ def test_figures_as_json_are_the_same_each_time(estimate):
 
 
 def test_tables_fit_a_terminal(estimate):
-    overview = estimate(*SWEEP, "--batch", "2,4", "--units-per-client", "1,0", "--units-apart")
+    overview = estimate(*SWEEP, "--batch", "2,4", "--units-per-client", "1,0")
     assert max(map(len, overview.splitlines())) <= 100
     assert "…" not in overview
     assert "lora rank=2 alpha=2: 4 units of 128 weights" in overview

@@ -2,6 +2,7 @@ package dev.spry.core.bundle;
 
 import java.util.ArrayList;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -107,22 +108,15 @@ public final class Chain {
             found.add(program(cut, scalar && !manifest.head.isEmpty() ? "scalar" : loneHead()));
             return found;
         }
-        found.addAll(tangents(cut, cut, head()));
-        found.addAll(rest(head(), scalar));
-        return found;
-    }
-
-    /** Those of a step behind its cut, from a segment on. */
-    public List<ProgramSpec> rest(int begin, boolean scalar) {
-        List<ProgramSpec> found = between(begin, head(), "dual");
+        found.addAll(tangents(cut, head()));
         found.add(program(head(), scalar && !manifest.head.isEmpty() ? "scalar" : "dual"));
         return found;
     }
 
-    /** Those that carry tangents, which start at the cut, from one segment to another. */
-    public List<ProgramSpec> tangents(int cut, int begin, int end) {
-        if (begin > cut || begin >= end) {
-            return between(begin, end, "dual");
+    /** Those that carry tangents from the cut to another segment. */
+    public List<ProgramSpec> tangents(int cut, int end) {
+        if (cut >= end) {
+            return Collections.emptyList();
         }
         if (!has(cut, "enter")) {
             throw new BundleException("no tangent can start at " + name(cut) + ": take a segment that holds units");
@@ -142,7 +136,7 @@ public final class Chain {
     /** Those of a step with tangents from the cut on, and in reverse mode from another one on. */
     public List<ProgramSpec> mixed(int cut, int exactCut) {
         List<ProgramSpec> whole = prefix(cut);
-        whole.addAll(tangents(cut, cut, exactCut));
+        whole.addAll(tangents(cut, exactCut));
         whole.addAll(between(exactCut, head(), "plain"));
         whole.addAll(between(exactCut, head() + 1, "vjp"));
         return whole;

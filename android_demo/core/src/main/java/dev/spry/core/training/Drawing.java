@@ -54,44 +54,17 @@ public final class Drawing {
     /** [K * rows, *shape] for each parameter of the units, and for the head's where it takes directions. */
     public Map<String, Tensor> directions(int[] units, long seed, int iteration) {
         Map<String, Tensor> found = new LinkedHashMap<>();
-        if (training.unitsApart) {
-            takeTurns(found, units, seed, iteration);
-        } else {
-            for (int unit : units) {
-                draw(found, unit, seed, iteration, 0, 1);
-            }
-            if (!head.equals("exact")) {
-                draw(found, manifest.units.size(), seed, iteration, 0, 1);
-            }
+        for (int unit : units) {
+            draw(found, unit, seed, iteration);
+        }
+        if (!head.equals("exact")) {
+            draw(found, manifest.units.size(), seed, iteration);
         }
         return found;
     }
 
-    /**
-     * Zero but in the directions that are a unit's own: of n units the i-th has each n-th direction from the i-th on. A
-     * joint head counts as the last unit; one apart has all directions to itself.
-     */
-    private void takeTurns(Map<String, Tensor> found, int[] units, long seed, int iteration) {
-        int[] numbers = units.clone();
-        Arrays.sort(numbers);
-        if (!manifest.head.isEmpty() && head.equals("joint")) {
-            numbers = Arrays.copyOf(numbers, numbers.length + 1);
-            numbers[numbers.length - 1] = manifest.units.size();
-        }
-        int turns = Math.min(numbers.length, training.directions);
-        for (int position = 0; position < numbers.length; position++) {
-            draw(found, numbers[position], seed, iteration, position % turns, turns);
-        }
-        if (head.equals("apart")) {
-            draw(found, manifest.units.size(), seed, iteration, 0, 1);
-        }
-    }
-
-    /**
-     * Draws each `turns`-th direction from the `first` on, as if a step had those only, and scales them up to make up
-     * for the others. The head counts as the unit after the last.
-     */
-    private void draw(Map<String, Tensor> found, int unit, long seed, int iteration, int first, int turns) {
+    /** The head counts as the unit after the last. */
+    private void draw(Map<String, Tensor> found, int unit, long seed, int iteration) {
         List<Parameter> parameters = moving(unit);
         int size = 0;
         for (Parameter parameter : parameters) {
@@ -100,20 +73,15 @@ public final class Drawing {
         if (size == 0) {
             return;
         }
-        int own = (training.directions - first + turns - 1) / turns;
-        float scale = (float) Math.sqrt((double) training.directions / own);
         int[] examples = Directions.firstExamples(rows);
-        float[] drawn = Directions.draw(seed, unit, size, iteration, own, examples, training.kind);
+        float[] drawn = Directions.draw(seed, unit, size, iteration, training.directions, examples, training.kind);
         int start = 0;
         for (Parameter parameter : parameters) {
             float[] values = new float[training.directions * rows * parameter.size];
-            for (int k = 0; k < own; k++) {
+            for (int k = 0; k < training.directions; k++) {
                 for (int row = 0; row < rows; row++) {
                     int from = (k * rows + row) * size + start;
-                    int to = ((first + k * turns) * rows + row) * parameter.size;
-                    for (int i = 0; i < parameter.size; i++) {
-                        values[to + i] = scale * drawn[from + i];
-                    }
+                    System.arraycopy(drawn, from, values, (k * rows + row) * parameter.size, parameter.size);
                 }
             }
             int[] shape = Rowwise.shaped(training.directions * rows, parameter.shape());

@@ -3,7 +3,6 @@ package dev.spry.core.training;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
-import java.util.HashMap;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -22,9 +21,8 @@ import dev.spry.core.wire.Task;
  * Steps over a whole batch, whatever shapes the bundle and the memory leave to run them in.
  *
  * <p>A batch runs in pieces of rows when memory is short, and its K directions in turns when there are no programs for
- * all of them at once; losses and derivatives come back as if it had been one step. A turn begins where its directions
- * move something, on what the first turn has left there, if there is memory for that. What enters the cut is kept for the
- * next pass over the same batch, as far as memory allows.
+ * all of them at once; losses and derivatives come back as if it had been one step. What enters
+ * the cut is kept for the next pass over the same batch, as far as memory allows.
  */
 public final class Passes {
     private static final List<Integer> ONCE = Collections.singletonList(0);
@@ -35,8 +33,6 @@ public final class Passes {
     private final int batch;
     private final int directions;
     private final int exactBlocks;
-    /** Whether there is memory for what turns leave behind the cut. */
-    private final boolean late;
     private final Set<String> before = new HashSet<>();
 
     /** `keepPrefixes` pays where batches are visited again. */
@@ -46,10 +42,7 @@ public final class Passes {
         batch = task.training.batch;
         directions = task.training.directions;
         exactBlocks = task.training.exactBlocks;
-        long behind = Turn.bytesBehind(plan.chain, task);
-        late = behind > 0 && behind <= plan.cacheBytes;
-        long left = late ? plan.cacheBytes - behind : plan.cacheBytes;
-        prefixes = new Prefixes(keepPrefixes && task.training.prefixCache ? left : 0);
+        prefixes = new Prefixes(keepPrefixes ? plan.cacheBytes : 0);
         Manifest manifest = plan.chain.manifest;
         for (Unit unit : manifest.units) {
             if (Chain.firstUse(manifest, unit) < cut) {
@@ -66,18 +59,18 @@ public final class Passes {
     public Pass along(Batch given, Map<String, Tensor> weights, Map<String, Tensor> drawn, boolean scalar)
             throws IOException {
         Pass found = new Pass(directions, batch);
-        List<Turn> turns = Turn.all(drawn, directions, stepper, cut, late);
+        List<List<Integer>> turns = turns();
         for (Piece piece : pieces(given)) {
             Map<String, Tensor> values = piece.values(weights);
-            Map<Integer, Tensor> states = states(piece, values, turns);
-            for (Turn turn : turns) {
+            Tensor hidden = hidden(piece, values);
+            for (List<Integer> turn : turns) {
                 Map<String, Tensor> part = part(piece, drawn, turn);
-                Map<String, Tensor> step = stepper.suffix(values, states, part, cut, turn.begin, scalar);
+                Map<String, Tensor> step = stepper.suffix(values, hidden, part, cut, scalar);
                 piece.fill(found.loss, step.get("loss"), ONCE);
-                piece.fill(found.jvp, step.get("jvp"), turn.numbers);
+                piece.fill(found.jvp, step.get("jvp"), turn);
                 putMoved(found, piece, step, drawn, turn);
                 if (scalar) {
-                    piece.fill(found.headJvp, step.get("head_jvp"), turn.numbers);
+                    piece.fill(found.headJvp, step.get("head_jvp"), turn);
                 } else if (turn == turns.get(0)) { // the head's gradient is the same in every turn
                     add(found.gradients, Stepper.gradients(step), piece.share);
                 }
@@ -90,15 +83,14 @@ public final class Passes {
     public Pass mixed(Batch given, Map<String, Tensor> weights, Map<String, Tensor> drawn) throws IOException {
         Pass whole = new Pass(directions, batch);
         int end = exactCut();
-        // Where nothing moves there is nothing to begin at.
-        List<Turn> turns = Turn.all(drawn, directions, stepper, cut, late && !drawn.isEmpty());
+        List<List<Integer>> turns = turns();
         for (Piece piece : pieces(given)) {
             Map<String, Tensor> values = piece.values(weights);
-            Map<Integer, Tensor> states = states(piece, values, turns);
+            Tensor hidden = hidden(piece, values);
             Map<String, Tensor> behind = null; // the same for every turn
-            for (Turn turn : turns) {
+            for (List<Integer> turn : turns) {
                 Map<String, Tensor> part = part(piece, drawn, turn);
-                Map<String, Tensor> moved = stepper.tangents(values, states, part, cut, turn.begin, end);
+                Map<String, Tensor> moved = stepper.tangents(values, hidden, part, cut, end);
                 if (behind == null) {
                     behind = stepper.andBack(values, moved.get("hidden"), end);
                     piece.fill(whole.loss, behind.get("loss"), ONCE);
@@ -106,7 +98,7 @@ public final class Passes {
                 }
                 Tensor shares = values.get("example_weight");
                 Tensor slopes = Stepper.slopes(behind.get("gradient"), moved.get("tangent"), shares);
-                piece.fill(whole.jvp, slopes, turn.numbers);
+                piece.fill(whole.jvp, slopes, turn);
                 putMoved(whole, piece, moved, drawn, turn);
             }
         }
@@ -115,10 +107,10 @@ public final class Passes {
 
     /** What a turn's directions at bottlenecks are as directions of weights. */
     private static void putMoved(
-            Pass whole, Piece piece, Map<String, Tensor> results, Map<String, Tensor> drawn, Turn turn) {
+            Pass whole, Piece piece, Map<String, Tensor> results, Map<String, Tensor> drawn, List<Integer> turn) {
         for (Map.Entry<String, Tensor> moved : Stepper.within(results, Stepper.MOVED).entrySet()) {
             if (drawn.containsKey(moved.getKey())) {
-                piece.put(whole.moved, moved.getKey(), moved.getValue(), turn.numbers);
+                piece.put(whole.moved, moved.getKey(), moved.getValue(), turn);
             }
         }
     }
@@ -203,14 +195,16 @@ public final class Passes {
         return found;
     }
 
-    /** What enters the cut, and places for what the first turn leaves where others begin. */
-    private Map<Integer, Tensor> states(Piece piece, Map<String, Tensor> values, List<Turn> turns) throws IOException {
-        Map<Integer, Tensor> states = new HashMap<>();
-        for (Turn turn : turns) {
-            states.put(turn.begin, null);
+    /** Which of the directions run together, turn by turn. */
+    private List<List<Integer>> turns() {
+        List<List<Integer>> turns = new ArrayList<>();
+        for (int k = 0; k < directions; k++) {
+            if (k % stepper.chain.directions == 0) {
+                turns.add(new ArrayList<>());
+            }
+            turns.get(turns.size() - 1).add(k);
         }
-        states.put(cut, hidden(piece, values));
-        return states;
+        return turns;
     }
 
     private Tensor hidden(Piece piece, Map<String, Tensor> values) throws IOException {
@@ -224,8 +218,8 @@ public final class Passes {
         return hidden;
     }
 
-    /** A turn's directions of the parameters that it moves, of a piece's rows, which may share them. */
-    private Map<String, Tensor> part(Piece piece, Map<String, Tensor> drawn, Turn turn) {
+    /** A turn's directions, of a piece's rows, which may share them. */
+    private Map<String, Tensor> part(Piece piece, Map<String, Tensor> drawn, List<Integer> turn) {
         int size = stepper.chain.batch;
         Map<String, Tensor> found = new LinkedHashMap<>();
         for (Map.Entry<String, Tensor> entry : drawn.entrySet()) {
@@ -233,17 +227,15 @@ public final class Passes {
             int[] shape = entry.getValue().shape();
             int own = shape[0] / directions; // rows: of each example one, or one for all
             int width = values.length / shape[0];
-            float[] part = new float[turn.numbers.size() * size * width];
-            for (int k = 0; k < turn.numbers.size(); k++) {
+            float[] part = new float[turn.size() * size * width];
+            for (int k = 0; k < turn.size(); k++) {
                 for (int row = piece.start; row < piece.end; row++) {
-                    int from = (turn.numbers.get(k) * own + (own == 1 ? 0 : row)) * width;
+                    int from = (turn.get(k) * own + (own == 1 ? 0 : row)) * width;
                     System.arraycopy(values, from, part, (k * size + row - piece.start) * width, width);
                 }
             }
-            if (Turn.moves(part, 0, part.length)) {
-                shape[0] = turn.numbers.size() * size;
-                found.put(entry.getKey(), Tensor.of(part, shape));
-            }
+            shape[0] = turn.size() * size;
+            found.put(entry.getKey(), Tensor.of(part, shape));
         }
         return found;
     }

@@ -82,28 +82,23 @@ public final class Stepper {
     /** The hidden states that enter the cut; null where nothing lies before it. */
     public Tensor prefix(Map<String, Tensor> values, int cut) throws IOException {
         List<ProgramSpec> programs = chain.prefix(cut);
-        return programs.isEmpty() ? null : follow(programs, values, null, Collections.emptyMap()).get("hidden");
+        return programs.isEmpty() ? null : follow(programs, values, null).get("hidden");
     }
 
     /** Losses and logits, from a prefix's hidden states where only what follows the cut has changed. */
     public Map<String, Tensor> forward(Map<String, Tensor> values, Tensor hidden, int cut) throws IOException {
-        return follow(chain.forward(cut), values, hidden, Collections.emptyMap());
+        return follow(chain.forward(cut), values, hidden);
     }
 
     /**
-     * Losses and their derivatives along the units' directions; of the head its exact gradient, or with `scalar` its
-     * own derivative.
-     *
-     * @param begin the cut, or a segment behind it where no direction moves anything before
-     * @param states what enters segments: it has what enters `begin`, and of its other segments is told what enters
-     *               those that the step comes to
+     * Losses and their derivatives along the units' directions, from the hidden states that enter the cut; of the head
+     * its exact gradient, or with `scalar` its own derivative.
      */
     public Map<String, Tensor> suffix(
-            Map<String, Tensor> values, Map<Integer, Tensor> states, Map<String, Tensor> directions, int cut,
-            int begin, boolean scalar) throws IOException {
-        checkDirections(directions.keySet(), begin, scalar, chain.head() + 1);
-        List<ProgramSpec> programs = begin == cut ? chain.suffix(cut, scalar) : chain.rest(begin, scalar);
-        return follow(programs, withDirections(values, directions), states.get(begin), states);
+            Map<String, Tensor> values, Tensor hidden, Map<String, Tensor> directions, int cut, boolean scalar)
+            throws IOException {
+        checkDirections(directions.keySet(), cut, scalar, chain.head() + 1);
+        return follow(chain.suffix(cut, scalar), withDirections(values, directions), hidden);
     }
 
     /** Losses and true gradients at the memory of one segment and the states between segments. */
@@ -113,18 +108,18 @@ public final class Stepper {
     }
 
     /**
-     * The hidden states and the tangents that arrive at a segment behind the cut; tangents only where something moves.
-     * `begin` and `states` are those of `suffix`.
+     * The hidden states and the tangents that arrive at a segment behind the cut, from those that enter the cut;
+     * tangents only where something moves.
      */
     public Map<String, Tensor> tangents(
-            Map<String, Tensor> values, Map<Integer, Tensor> states, Map<String, Tensor> directions, int cut,
-            int begin, int end) throws IOException {
-        checkDirections(directions.keySet(), begin, false, end);
-        List<ProgramSpec> programs = chain.tangents(cut, begin, end);
+            Map<String, Tensor> values, Tensor hidden, Map<String, Tensor> directions, int cut, int end)
+            throws IOException {
+        checkDirections(directions.keySet(), cut, false, end);
+        List<ProgramSpec> programs = chain.tangents(cut, end);
         if (programs.isEmpty()) {
-            return Collections.singletonMap("hidden", states.get(begin));
+            return Collections.singletonMap("hidden", hidden);
         }
-        return follow(programs, withDirections(values, directions), states.get(begin), states);
+        return follow(programs, withDirections(values, directions), hidden);
     }
 
     /**
@@ -211,11 +206,6 @@ public final class Stepper {
         return own;
     }
 
-    /** The first segment that a parameter is used in; the head for one of its own. */
-    int firstUse(String parameter) {
-        return firstUse.getOrDefault(parameter, chain.head());
-    }
-
     /** Gives back the memory of all programs of this shape. */
     public void release() {
         for (ProgramSpec program : chain.programs()) {
@@ -226,17 +216,12 @@ public final class Stepper {
     // --- running programs ---
 
     /** Runs programs one after the other, each on the state and tangent that the one before left. */
-    private Map<String, Tensor> follow(
-            List<ProgramSpec> programs, Map<String, Tensor> values, Tensor hidden, Map<Integer, Tensor> states)
+    private Map<String, Tensor> follow(List<ProgramSpec> programs, Map<String, Tensor> values, Tensor hidden)
             throws IOException {
         Map<String, Tensor> found = new LinkedHashMap<>();
         Map<String, Tensor> moved = new LinkedHashMap<>();
         Tensor tangent = null;
         for (ProgramSpec program : programs) {
-            int segment = chain.position(program.segment);
-            if (states.containsKey(segment)) {
-                states.put(segment, hidden);
-            }
             found = run(program, values, hidden, tangent, null);
             hidden = found.get("hidden");
             tangent = found.get("tangent");

@@ -18,7 +18,6 @@ public final class TrainingSettings {
     /** Of directions: normal, rademacher, … */
     public final String kind;
     public final boolean perExample;
-    public final boolean unitsApart;
     /** The head's gradient: exact, apart or joint. */
     public final String head;
     public final double sigma;
@@ -27,7 +26,6 @@ public final class TrainingSettings {
     /** The head's, settled: that of the units where the job leaves it out. */
     public final double headLearningRate;
     public final double weightDecay;
-    public final boolean prefixCache;
     /** The model's last blocks that a step goes back through (mixed). */
     public final int exactBlocks;
     /** Whether short texts of a language model share sequences. */
@@ -43,14 +41,12 @@ public final class TrainingSettings {
         directions = Json.number(json, "directions", 1);
         kind = Json.text(json, "kind", "normal");
         perExample = Json.truth(json, "per_example", true);
-        unitsApart = Json.truth(json, "units_apart", false);
         head = Json.text(json, "head", "exact");
         sigma = Json.real(json, "sigma", 1e-3);
         optimizer = Json.text(json, "optimizer", "sgd");
         learningRate = Json.real(json, "learning_rate", 1e-2);
         headLearningRate = Json.real(json, "head_learning_rate", learningRate);
         weightDecay = Json.real(json, "weight_decay", 0.0);
-        prefixCache = Json.truth(json, "prefix_cache", true);
         exactBlocks = Json.number(json, "exact_blocks", 1);
         pack = Json.truth(json, "pack", false);
     }

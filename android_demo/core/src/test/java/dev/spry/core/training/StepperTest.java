@@ -7,7 +7,6 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.Collections;
-import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
@@ -92,7 +91,7 @@ class StepperTest {
         check("gives the exact gradient of head.bias", "head.bias", false);
         check("a direction was given for other, which the bundle does not train", "other", true);
         Map<String, Tensor> shared = Collections.singletonMap("second.a", Tensor.of(new float[5], 1, 5));
-        Executable step = () -> stepper().tangents(NONE, new HashMap<>(), shared, 1, 1, 2);
+        Executable step = () -> stepper().tangents(NONE, null, shared, 1, 2);
         String told = assertThrows(ProgramInputException.class, step).getMessage();
         assertTrue(told.startsWith("second.a is used in block.1, and this step goes back to block.1"), told);
     }
@@ -110,7 +109,7 @@ class StepperTest {
     private void check(String expected, String name, boolean scalar) {
         Map<String, Tensor> directions = new LinkedHashMap<>();
         directions.put(name, Tensor.of(new float[2], 2));
-        Executable step = () -> stepper().suffix(NONE, new HashMap<>(), directions, 2, 2, scalar);
+        Executable step = () -> stepper().suffix(NONE, null, directions, 2, scalar);
         String told = assertThrows(ProgramInputException.class, step).getMessage();
         assertTrue(told.contains(expected), told);
     }

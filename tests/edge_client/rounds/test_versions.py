@@ -5,10 +5,10 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
-from edge_client.training.versions import current
 from safetensors.numpy import save
 
 from edge_client.bundle.folder import Bundle
+from edge_client.rounds.versions import current
 from edge_client.store.job import KeptWeights
 from edge_client.store.jobs import DeviceStore
 from edge_client.wire.server import Server
