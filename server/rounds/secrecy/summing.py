@@ -19,7 +19,6 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from edge_client import keys
-from edge_client.sums.messages import Stage
 from edge_client.sums.streams import KEY
 from edge_client.wire.protocol import Sum, Training
 from server.jobs.job import Job
@@ -34,8 +33,6 @@ from server.sums.arrangement import Arrangement, Entrant, arranged, teams
 from server.sums.opening import is_enough
 
 log = logging.getLogger("spry.server")
-
-_NEXT: dict[Stage, Stage] = {"shares": "update", "update": "vow", "vow": "opening"}
 
 
 def carried(store: Store, job: Job, slot: int) -> tuple[int, ...]:
