@@ -41,7 +41,7 @@ from export.graph.capture import TaskForward, capture
 from export.graph.narrow import narrow
 from export.graph.segments import boundaries, split
 from export.model.fitting import require_memory_for_all
-from export.model.loading import Built, Loaded, copied_bytes, load, template_of
+from export.model.loading import Loaded, copied_bytes, load, template_of, traced_once
 from export.model.mapped import LARGE
 from export.row_groups import Results, RowGroup, row_groups
 from export.tasks.registry import MODEL_TASKS
@@ -339,15 +339,9 @@ def _described(loaded: Loaded, adapted: Adapted, method: str) -> Manifest:
 
 
 def _structure(loaded: Loaded, adapted: Adapted) -> Structure:
-    """Traced once for models that differ in their weights alone: one process may open many."""
     config = json.dumps(pack.plain(adapted.config), sort_keys=True)
-    built = loaded.built, config, tuple(adapted.names.items()), adapted.at_bottlenecks
-    if built not in _known_structures:
-        _known_structures[built] = _traced(loaded, adapted)
-    return _known_structures[built]
-
-
-_known_structures: dict[tuple[Built, str, tuple[tuple[str, str], ...], bool], Structure] = {}
+    adapter = config, tuple(adapted.names.items()), adapted.at_bottlenecks
+    return traced_once(loaded.built, adapter, lambda: _traced(loaded, adapted))
 
 
 def _traced(loaded: Loaded, adapted: Adapted) -> Structure:

@@ -24,7 +24,6 @@ from export.check.verify import Extent
 from export.model.mapped import Scratch
 from export.write.description import structure_of
 
-_IN_TWO = "segments in two digits"
 _ROUNDED = "weights of the file, relative change by rounding"
 
 

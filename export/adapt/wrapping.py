@@ -24,7 +24,7 @@ from export.adapt.targets import Projections, find_projections, shortest_pattern
 from export.errors import ExportError
 from export.graph.capture import capture
 from export.graph.slots import Role, Slot
-from export.model.loading import Built, Loaded
+from export.model.loading import Loaded, traced_once
 from export.tasks.task import ModelTask
 
 _ADAPTER = "default"
@@ -172,14 +172,10 @@ def _block(name: str) -> int:
 
 
 def _projections(loaded: Loaded) -> Projections:
-    """Traced once for models that differ in their weights alone: one process may open many."""
-    if loaded.built not in _known_projections:
-        traced = capture(loaded.model, loaded.task, loaded.example_inputs(2, 8), {})
-        _known_projections[loaded.built] = find_projections(traced, loaded.layers)
-    return _known_projections[loaded.built]
+    def found() -> Projections:
+        return find_projections(capture(loaded.model, loaded.task, loaded.example_inputs(2, 8), {}), loaded.layers)
 
-
-_known_projections: dict[Built, Projections] = {}
+    return traced_once(loaded.built, "projections", found)
 
 
 def _is_linear(module: nn.Module) -> bool:

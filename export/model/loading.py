@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -26,6 +26,16 @@ _POSITION_TABLES = ("position_embeddings", "wpe", "embed_positions")
 
 Built = tuple[type, str, str]
 """Code, task and configuration."""
+
+_T = TypeVar("_T")
+_traced: dict[tuple[Built, Hashable], Any] = {}
+
+
+def traced_once(built: Built, what: Hashable, trace: Callable[[], _T]) -> _T:
+    """Trace once for models that differ in their weights alone: one process may open many."""
+    if (built, what) not in _traced:
+        _traced[built, what] = trace()
+    return _traced[built, what]
 
 
 @dataclass

@@ -18,7 +18,6 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from edge_client import keys
-from edge_client.secagg.messages import Stage
 from edge_client.secagg.streams import KEY
 from edge_client.wire.protocol import Sum, Training
 from server.jobs.job import Job
@@ -34,8 +33,6 @@ from server.storage.work.sums import Summand, SumStanding
 from server.strategy.mean import largest_weight
 
 log = logging.getLogger("spry.server")
-
-_NEXT: dict[Stage, Stage] = {"shares": "update", "update": "vow", "vow": "opening"}
 
 
 def carried(store: Store, job: Job, slot: int) -> tuple[int, ...]:

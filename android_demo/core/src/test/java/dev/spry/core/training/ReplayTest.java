@@ -21,7 +21,7 @@ class ReplayTest {
         JSONObject all = Vectors.read("training.json");
         Manifest manifest = Vectors.parsed(Vectors.manifest());
         JSONArray vectors = all.getJSONArray("replay");
-        assertEquals(9, vectors.length());
+        assertEquals(6, vectors.length());
         for (int i = 0; i < vectors.length(); i++) {
             JSONObject vector = vectors.getJSONObject(i);
             TrainingSettings training = new TrainingSettings(vector.getJSONObject("training"));
