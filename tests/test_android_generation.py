@@ -105,14 +105,14 @@ def chatted(classes: str, home: Path, said: list[str], *options: str) -> subproc
 
 
 @pytest.mark.parametrize(
-    ("options", "wish", "system"),
+    ("options", "config", "system"),
     [
         ((), GenerationConfig(), ""),
         (("--max-tokens", "14", "--system", "on it"), GenerationConfig(max_tokens=14), "on it"),
         (("--temperature", "0.9", "--seed", "77"), GenerationConfig(Sampling(temperature=0.9, seed=77)), ""),
     ],
 )
-def test_the_same_conversation_as_python_has(home, classes, options, wish, system):
+def test_the_same_conversation_as_python_has(home, classes, options, config, system):
     """With more turns than there is room for, so that the oldest are forgotten."""
     drawn = random.Random()
     said = [drawn.choice(["the ice", "no train", "is it on the lake", "größer", " 氷 "]) for _ in range(6)]
@@ -122,7 +122,7 @@ def test_the_same_conversation_as_python_has(home, classes, options, wish, syste
     with Writer(DeviceStore(home, SERVER), threads=1) as writer:
         conversation = Conversation(writer, system)
         for text, ours in zip(said, found, strict=True):
-            assert ours == {"answer": "".join(conversation.answer(text, wish)), "forgotten": conversation.forgotten}
+            assert ours == {"answer": "".join(conversation.answer(text, config)), "forgotten": conversation.forgotten}
     assert conversation.forgotten > 0
 
 

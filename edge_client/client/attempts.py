@@ -50,7 +50,7 @@ class Attempts:
     server: Server
     store: DeviceStore
     data: OwnData
-    workshop: BundleLoader
+    loader: BundleLoader
     check_ins: CheckIns
     waits: Waits
     tell: Tell
@@ -81,13 +81,13 @@ class Attempts:
         task = job.begin(task)
         if job.update() is None:
             conditions = self.check_ins.conditions
-            bench = self.workshop.bench_for(task, conditions.memory())
+            bench = self.loader.session_for(task, conditions.memory())
             bench.require(task)
             job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
             examples, held_back = self.data.fitting(
                 bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
             )
-            self.check_ins.fitness.tell_of_long(bench, task, examples)
+            self.check_ins.validation.tell_of_long(bench, task, examples)
             from edge_client.rounds.participation import Participation
 
             part = Participation(
@@ -115,7 +115,7 @@ class Attempts:
         key = self.store.key()
         if key is None:
             raise TrainingError("this device has no key of its own to add its update with: enrol again")
-        self.workshop.close()  # others may train for long
+        self.loader.close()  # others may train for long
         return Adding(task, self.server, job, key, self.waits.pause, self.tell).run()
 
     # --- or ended early ---
@@ -139,7 +139,7 @@ class Attempts:
         except (SpryError, MemoryError) as error:
             self._give_back(job, task, str(error) or "out of memory: join with --low-memory")
             self.done.failures += 1
-            if isinstance(error, StoreError) or not self.workshop.runtimes:  # the next task would fare no better
+            if isinstance(error, StoreError) or not self.loader.runtimes:  # the next task would fare no better
                 raise
             self.waits.after_failure()
         except BaseException as error:  # a bundle's doing, or a defect: the next task may fare better
@@ -159,7 +159,7 @@ class Attempts:
         job.finish()
         details = {"task": task.id} | ({"traceback": traceback} if traceback else {})
         self.tell(Event("failed", f"round {task.round} of {task.job_name}: {reason}", details))
-        self.workshop.close()
+        self.loader.close()
         try:
             self.server.send_failure(task.id, reason)
         except (Unauthorized, Unreachable):

@@ -20,7 +20,7 @@ class CheckIns:
 
     server: Server
     conditions: Conditions
-    fitness: DataValidation
+    validation: DataValidation
     job: str | None
     """The only one to take part in, by id or name."""
     only_sums: bool
@@ -45,7 +45,7 @@ class CheckIns:
                 step_seconds=self.step_seconds,
                 resident_bytes=self.most_memory(),
                 low_memory=self.conditions.low_memory,
-                unfit=self.fitness.look(self.server),
+                unfit=self.validation.look(self.server),
                 sums=self.server.signing is not None,
                 only_sums=self.only_sums,
                 adds_noise=True,

@@ -122,20 +122,20 @@ class Client:
         self._on_idle = on_idle
         where = Path(ca) if ca is not None else None
         self.server = Server(server, ca=where, transport=transport, patience=patience, pause=pause, tell=on_event)
-        self._workshop = BundleLoader(
+        self._loader = BundleLoader(
             self.server, self.store, runtimes, self._publisher, threads=threads, device=device, tell=on_event
         )
         self._waits = Waits(pause, on_event, self.unload, self._hand_over)
-        fitness = DataValidation(self._data, job, on_event)
-        self._check_ins = CheckIns(self.server, self.conditions, fitness, job, only_sums)
+        validation = DataValidation(self._data, job, on_event)
+        self._check_ins = CheckIns(self.server, self.conditions, validation, job, only_sums)
         self._attempts = Attempts(
-            self.server, self.store, self._data, self._workshop, self._check_ins, self._waits, on_event
+            self.server, self.store, self._data, self._loader, self._check_ins, self._waits, on_event
         )
 
     @property
     def runtimes(self) -> list[str]:
         """What this device offers: those with wrong results no more."""
-        return self._workshop.runtimes
+        return self._loader.runtimes
 
     # --- taking part ---
 
@@ -183,8 +183,8 @@ class Client:
             return False
         answer = self._check_ins.look(self.runtimes)
         if answer.task is None:
-            fitness = self._check_ins.fitness
-            self._attempts.done.failures += fitness.fits_none or (fitness.finds_none and not self._knows_job())
+            validation = self._check_ins.validation
+            self._attempts.done.failures += validation.fits_none or (validation.finds_none and not self._knows_job())
             self._waits.wait(answer.wait, answer.reason)
             return False
         self._attempts.take(answer.task)
@@ -197,11 +197,11 @@ class Client:
 
     def unload(self) -> None:
         """Give back the memory of runtime, programs and tokenizer."""
-        self._workshop.close()
+        self._loader.close()
 
     def _hand_over(self, seconds: float) -> None:
         """Let a long wait end this process, if it has loaded a runtime."""
-        if self._workshop.has_opened and self._on_idle is not None:
+        if self._loader.has_opened and self._on_idle is not None:
             told = self._check_ins
             known = self._waits.failures, told.step_seconds, told.most_memory()
             self._on_idle(Idle(seconds, self._waits.reason, told.rows, *known))
@@ -246,5 +246,7 @@ class Client:
 
         from .generation import generate
 
-        wish = GenerationConfig(Sampling(temperature, top_k, top_p, repetition_penalty, seed), max_tokens, tuple(stop))
-        return generate(self.store, prompt, wish, job=self.job, personal=personal, threads=self.threads)
+        config = GenerationConfig(
+            Sampling(temperature, top_k, top_p, repetition_penalty, seed), max_tokens, tuple(stop)
+        )
+        return generate(self.store, prompt, config, job=self.job, personal=personal, threads=self.threads)

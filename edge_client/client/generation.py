@@ -41,9 +41,9 @@ class Writer:
         decoder = Decoder(bundle.manifest, self._bench.runtime, self._bench.runtime_name, weights)
         self._generator = Generator(decoder, bundle.tokenizer(), bundle.manifest.generation.ends)
 
-    def write(self, prompt: str | Sequence[int], wish: GenerationConfig) -> Iterator[str]:
+    def write(self, prompt: str | Sequence[int], config: GenerationConfig) -> Iterator[str]:
         """What follows a prompt, piece by piece; what cannot be done is refused before the first."""
-        return self._generator.text(prompt, wish)
+        return self._generator.text(prompt, config)
 
     def tokens(self, messages: Sequence[Message]) -> list[int]:
         """The tokens of a conversation, up to where the next answer begins."""
@@ -82,14 +82,14 @@ class Conversation:
         self._kept = len(self.messages)
         self._writer = writer
 
-    def answer(self, said: str, wish: GenerationConfig) -> Iterator[str]:
+    def answer(self, said: str, config: GenerationConfig) -> Iterator[str]:
         """Piece by piece; the oldest messages but the system's make room. What cannot be answered changes nothing."""
-        wish.check()
+        config.check()
         messages = [*self.messages, {"role": "user", "content": said}]
-        room = self._writer.length - (wish.max_tokens or self._writer.length // _ANSWER)
+        room = self._writer.length - (config.max_tokens or self._writer.length // _ANSWER)
         while len(tokens := self._writer.tokens(messages)) > room and len(messages) > self._kept + 1:
             del messages[self._kept : self._kept + 2]  # a question and its answer
-        pieces = self._writer.write(tokens, wish)
+        pieces = self._writer.write(tokens, config)
         self.forgotten += len(self.messages) + 1 - len(messages)
         self.messages = messages
         return self._kept_whole(pieces)
@@ -107,17 +107,17 @@ class Conversation:
 def generate(
     store: DeviceStore,
     prompt: str,
-    wish: GenerationConfig,
+    config: GenerationConfig,
     *,
     job: str | None = None,
     personal: bool = False,
     threads: int = 0,
 ) -> Iterator[str]:
     """What follows one prompt, piece by piece; the model is closed behind the last."""
-    wish.check()
+    config.check()
     writer = Writer(store, job=job, personal=personal, threads=threads)
     try:
-        pieces = writer.write(prompt, wish)
+        pieces = writer.write(prompt, config)
     except BaseException:
         writer.close()
         raise

@@ -14,7 +14,7 @@ from edge_client.wire.server import Server
 
 
 class BundleLoader:
-    """Opens the workbench that a task needs, and closes the one before.
+    """Open the training session that a task needs, and close the one before.
 
     Args:
         server: has the bundles.
@@ -48,7 +48,7 @@ class BundleLoader:
         self._tell = tell
         self._open: tuple[tuple[str, str], TrainingSession] | None = None
 
-    def bench_for(self, task: Task, memory: int | None = None) -> TrainingSession:
+    def session_for(self, task: Task, memory: int | None = None) -> TrainingSession:
         """The task's bundle with its runtime, which is tried in that much memory."""
         wanted = task.bundle, task.runtime
         if self._open is None or self._open[0] != wanted:

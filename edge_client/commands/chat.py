@@ -29,13 +29,13 @@ def command(
 
     Example: spry chat --personal --temperature 0.7
     """
-    sampling.wish.check()
+    sampling.config.check()
     with Writer(kept.store, job=kept.job, personal=kept.personal, threads=kept.threads) as writer:
         conversation = Conversation(writer, system)
         watched, told = sys.stdin.isatty(), 0
         for line in _lines(watched):
             try:
-                _answer(conversation, line, sampling.wish)
+                _answer(conversation, line, sampling.config)
             except (SpryError, KeyboardInterrupt) as error:
                 if not watched:
                     raise
@@ -56,8 +56,8 @@ def _lines(watched: bool) -> Iterator[str]:
             yield line.strip()
 
 
-def _answer(conversation: Conversation, line: str, wish: GenerationConfig) -> None:
-    for piece in conversation.answer(line, wish):
+def _answer(conversation: Conversation, line: str, config: GenerationConfig) -> None:
+    for piece in conversation.answer(line, config):
         typer.echo(shown_lines(piece), nl=False)
         sys.stdout.flush()
     typer.echo()

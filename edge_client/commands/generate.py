@@ -37,7 +37,7 @@ class SamplingOptions(OptionGroup):
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same text.")] = None
 
     @property
-    def wish(self) -> GenerationConfig:
+    def config(self) -> GenerationConfig:
         drawn = Sampling(self.temperature, self.top_k, self.top_p, self.repetition_penalty, self.seed)
         return GenerationConfig(drawn, self.max_tokens, tuple(self.stop or ()))
 
@@ -53,7 +53,7 @@ def command(
 
     Example: spry generate "The committee met on Tuesday" --max-tokens 40 --temperature 0.8 --top-p 0.9
     """
-    pieces = generate(kept.store, prompt, sampling.wish, job=kept.job, personal=kept.personal, threads=kept.threads)
+    pieces = generate(kept.store, prompt, sampling.config, job=kept.job, personal=kept.personal, threads=kept.threads)
     if as_json:
         row = {"prompt": prompt, "text": "".join(pieces)}
         typer.echo(msgspec.json.format(msgspec.json.encode(row), indent=1).decode())

@@ -63,10 +63,10 @@ class Generator:
         ids: list[int] = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
-    def tokens(self, prompt: Sequence[int], wish: GenerationConfig) -> Iterator[int]:
+    def tokens(self, prompt: Sequence[int], config: GenerationConfig) -> Iterator[int]:
         """The tokens that follow, without the one that ends the text."""
-        left = self._room(len(prompt), wish.max_tokens)
-        sampler, seen = Sampler(wish.sampling), list(prompt)
+        left = self._room(len(prompt), config.max_tokens)
+        sampler, seen = Sampler(config.sampling), list(prompt)
         pending = self._unread(prompt)
         while left > 0:
             token = sampler.choose(self._reading(pending), seen)
@@ -76,16 +76,16 @@ class Generator:
             seen.append(token)
             pending, left = [token], left - 1
 
-    def text(self, prompt: str | Sequence[int], wish: GenerationConfig) -> Iterator[str]:
+    def text(self, prompt: str | Sequence[int], config: GenerationConfig) -> Iterator[str]:
         """The text that follows, piece by piece."""
-        wish.check()
+        config.check()
         tokens = self.encoded(prompt) if isinstance(prompt, str) else list(prompt)
-        self._room(len(tokens), wish.max_tokens)
-        return self._pieces(tokens, wish)
+        self._room(len(tokens), config.max_tokens)
+        return self._pieces(tokens, config)
 
-    def _pieces(self, tokens: list[int], wish: GenerationConfig) -> Iterator[str]:
-        words, stops = Detokenizer(self._tokenizer, tokens), StopWords(wish.stop)
-        for token in self.tokens(tokens, wish):
+    def _pieces(self, tokens: list[int], config: GenerationConfig) -> Iterator[str]:
+        words, stops = Detokenizer(self._tokenizer, tokens), StopWords(config.stop)
+        for token in self.tokens(tokens, config):
             if piece := stops.add(words.add(token)):
                 yield piece
             if stops.met:

@@ -47,12 +47,12 @@ class Fingerprints(NamedTuple):
     """In so many numbers independent devices would be as far apart."""
 
 
-def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], voices: Fingerprints) -> Heard:
+def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], fingerprints: Fingerprints) -> Heard:
     """A round's devices, by what each says in it and said before, among all that are known.
 
     So few liars stay few in a round in which they happen to be many.
     """
-    before, now = _known(state, voices.said.shape[1]), _bounded(voices.said)
+    before, now = _known(state, fingerprints.said.shape[1]), _bounded(fingerprints.said)
     everybody = [*devices, *sorted(before.keys() - set(devices))]
     left_out = np.array([device in before and before[device][_LEFT_OUT] > 0 for device in everybody], bool)
     believed = ~left_out[: len(devices)]
@@ -64,7 +64,7 @@ def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], vo
         if device in before:
             sums[place] = before[device][_SUM]
     sums[: len(devices)] += now
-    away = judge(sums, left_out, voices.freedom)
+    away = judge(sums, left_out, fingerprints.freedom)
     known = {
         device: np.array([*own, place in away, furthest, version if place < len(devices) else before[device][_VERSION]])
         for place, (device, own) in enumerate(zip(everybody, sums, strict=True))
@@ -91,14 +91,14 @@ def _bounded(said: Numbers) -> Numbers:
     return no_longer(said, middle(sizes, np.ones(len(sizes))))
 
 
-def shortened(voices: Fingerprints) -> Fingerprints:
+def shortened(fingerprints: Fingerprints) -> Fingerprints:
     """What devices say in no more numbers than are kept of each."""
-    devices, numbers = voices.said.shape
+    devices, numbers = fingerprints.said.shape
     if numbers <= MOST_NUMBERS:
-        return voices
+        return fingerprints
     drawn = np.random.Philox(key=0).random_raw(numbers)  # the same in every version of numpy
     place, sign = (drawn % MOST_NUMBERS).astype(np.int64), np.where(drawn >> 63, 1.0, -1.0)
     sums = np.zeros((devices, MOST_NUMBERS))
-    for device, own in enumerate(voices.said):
+    for device, own in enumerate(fingerprints.said):
         sums[device] = np.bincount(place, own * sign, MOST_NUMBERS)
-    return Fingerprints(sums, 1 / (1 / voices.freedom + 1 / MOST_NUMBERS))
+    return Fingerprints(sums, 1 / (1 / fingerprints.freedom + 1 / MOST_NUMBERS))

@@ -82,20 +82,20 @@ def _times_usual(
 
     Usual is the median device; what is known from rounds before counts as one.
     """
-    voices = [*moments, *(one for _, one in kept(state))]
+    heard = [*moments, *(one for _, one in kept(state))]
     weight, bias = change
     pooled = joined(state, inside)
     if bias is None:  # such a layer is stepped by products about zero
         centre = mean = np.zeros(weight.shape[1])
         about = pooled[PRODUCTS] + _about_zero(pooled[MEAN], len(pooled[PRODUCTS]))
     else:
-        centre = np.median([one.mean for one in voices], axis=0).astype(np.float64)
+        centre = np.median([one.mean for one in heard], axis=0).astype(np.float64)
         mean, about = pooled[MEAN].astype(np.float64), pooled[PRODUCTS]
         weight = weight - np.outer(bias, centre)
-    usual = np.maximum(np.median([variances_of(one) for one in voices], axis=0), np.finfo(np.float32).tiny)
+    usual = np.maximum(np.median([variances_of(one) for one in heard], axis=0), np.finfo(np.float32).tiny)
     ways = solved(weight, about, mean), weight / np.square(spread_of(about, mean))
-    varied = np.array([[_varied(one, centre, usual), *(_along(way, one, centre) for way in ways)] for one in voices])
-    medians = np.sort(varied, axis=0)[(len(voices) - 1) // 2]
+    varied = np.array([[_varied(one, centre, usual), *(_along(way, one, centre) for way in ways)] for one in heard])
+    medians = np.sort(varied, axis=0)[(len(heard) - 1) // 2]
     return (varied / np.maximum(medians, np.finfo(np.float64).tiny)).max(1)[: len(moments)], centre
 
 

@@ -184,17 +184,17 @@ def test_what_two_prompts_begin_with_is_read_once(llama):
     with open_runtime("onnx", bundle.folder, threads=1) as opened:
         made = [Decoder(bundle.manifest, opened, "onnx", moved(bundle, 3)) for _ in range(2)]
         used, fresh = (Generator(decoder, None, ends=()) for decoder in made)
-        first, wish = list(range(5, 15)), GenerationConfig(max_tokens=6)
-        said = list(used.tokens(first, wish))
+        first, config = list(range(5, 15)), GenerationConfig(max_tokens=6)
+        said = list(used.tokens(first, config))
         longer = [*first, *said, 7, 8, 9]
         read: list[int] = []
         real = used.decoder.read
         used.decoder.read = lambda tokens: read.extend(tokens) or real(tokens)
-        again = list(used.tokens(longer, wish))
+        again = list(used.tokens(longer, config))
         assert read[:4] == [said[-1], 7, 8, 9]
-        assert again == list(fresh.tokens(longer, wish))
+        assert again == list(fresh.tokens(longer, config))
         other = [*first[:4], 50, 51]
-        assert list(used.tokens(other, wish)) == list(fresh.tokens(other, wish))
+        assert list(used.tokens(other, config)) == list(fresh.tokens(other, config))
 
 
 def test_the_cache_holds_what_it_says_and_no_more(llama):
@@ -203,7 +203,7 @@ def test_the_cache_holds_what_it_says_and_no_more(llama):
         decoder = Decoder(bundle.manifest, opened, "onnx", moved(bundle, 3))
         generator = Generator(decoder, None, ends=())
         assert len(list(generator.tokens(list(range(3, 43)), GenerationConfig()))) == LENGTH + 1 - 40
-        for prompt, wish, message in (
+        for prompt, config, message in (
             (
                 LENGTH + 5,
                 GenerationConfig(),
@@ -216,7 +216,7 @@ def test_the_cache_holds_what_it_says_and_no_more(llama):
             ),
         ):
             with pytest.raises(SpryError, match=message):
-                generator.text([5] * prompt, wish)
+                generator.text([5] * prompt, config)
         with pytest.raises(SpryError, match=f"the cache holds {LENGTH} tokens and has 48, got 1 more"):
             decoder.read([5])
         decoder.clear()

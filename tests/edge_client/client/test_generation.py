@@ -127,18 +127,18 @@ def test_a_conversation_is_what_the_template_makes_of_it(fleet, taught, speaking
 
 
 def test_a_long_conversation_forgets_what_was_first(taught):
-    wish = GenerationConfig(max_tokens=6)
+    config = GenerationConfig(max_tokens=6)
     with Writer(taught.store) as writer:
         talk = Conversation(writer, "be")
         for _ in range(6):
-            assert "".join(talk.answer("it is a train", wish))
+            assert "".join(talk.answer("it is a train", config))
             assert len(writer.tokens(talk.messages[:-1])) + 6 <= writer.length
         assert talk.forgotten > 0
         assert talk.forgotten % 2 == 0
         assert talk.messages[0] == {"role": "system", "content": "be"}
         before = list(talk.messages)
         with pytest.raises(SpryError, match="the bundle holds 40 of prompt and answer"):
-            talk.answer("it " * 60, wish)
+            talk.answer("it " * 60, config)
         assert talk.messages == before
 
 

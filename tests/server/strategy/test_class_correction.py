@@ -53,12 +53,12 @@ class Fleet:
         """Few classes each."""
         return self.generator.dirichlet([0.1] * self.classes, clients) - 1 / self.classes
 
-    def come(self, leanings, errors, weights=None):
+    def come(self, correction, errors, weights=None):
         """The mean's change of a round."""
         mean = Mean(self.start)
         for own, weight in zip(errors, np.ones(len(errors)) if weights is None else weights, strict=True):
             update = self.update(own)
-            mean.add(leanings.corrected(update, dict.fromkeys(update, float(weight))), float(weight))
+            mean.add(correction.corrected(update, dict.fromkeys(update, float(weight))), float(weight))
         return mean.changes()
 
 
@@ -136,22 +136,22 @@ def test_none_and_many_classes_explain_nothing(fleet, classes):
 @pytest.mark.parametrize("size", [np.inf, 1e30])
 def test_what_is_no_number_is_not_kept(fleet, size):
     """Be it that only the product is too large for one."""
-    leanings = ClassCorrection(fleet.model(), MEASURED, fleet.manifest)
+    correction = ClassCorrection(fleet.model(), MEASURED, fleet.manifest)
     errors = fleet.errors(3)
     errors[1] = size
     with np.errstate(all="ignore"):
-        fleet.come(leanings, errors)
-        assert not leanings.state()
+        fleet.come(correction, errors)
+        assert not correction.state()
 
 
 def nothing_taken(fleet, settings):
     size = fleet.start[fleet.names[0]].size
     known = {CLASS_CORRECTION + fleet.names[0]: np.ones((fleet.classes, size + fleet.classes), np.float32)}
-    leanings = ClassCorrection(fleet.model(known), settings, fleet.manifest)
+    correction = ClassCorrection(fleet.model(known), settings, fleet.manifest)
     update = fleet.update(fleet.errors(1)[0])
-    taken = leanings.corrected(update, dict.fromkeys(update, 1.0))
+    taken = correction.corrected(update, dict.fromkeys(update, 1.0))
     assert all(taken[name] is value for name, value in update.items())
-    return leanings
+    return correction
 
 
 def test_no_more_is_taken_from_a_change_than_it_is_long(fleet):
@@ -174,10 +174,10 @@ def test_a_client_tells_later_rounds_as_much_as_the_median_one(fleet):
     one, other = (fleet.update(errors) for errors in fleet.errors(2))
     states = []
     for times in (1, 10):
-        leanings = ClassCorrection(fleet.model(), MEASURED, fleet.manifest, {HEAD_NORM: 1.0, unit: 1.0})
+        correction = ClassCorrection(fleet.model(), MEASURED, fleet.manifest, {HEAD_NORM: 1.0, unit: 1.0})
         sent = {name: fleet.start[name] + times * (value - fleet.start[name]) for name, value in other.items()}
-        leanings.corrected(one, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: 1.0, unit: 1.0})
-        leanings.corrected(sent, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: times, unit: times})
-        states.append(leanings.state())
+        correction.corrected(one, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: 1.0, unit: 1.0})
+        correction.corrected(sent, dict.fromkeys(fleet.names, 1.0), {HEAD_NORM: times, unit: times})
+        states.append(correction.state())
     for name, known in states[0].items():
         np.testing.assert_allclose(states[1][name], known, rtol=1e-3, atol=1e-4)
