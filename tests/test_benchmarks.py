@@ -11,12 +11,6 @@ from server.project.folder import Project
 from tests.benchmarks import script
 
 
-def test_steps_are_counted_in_forward_passes(bundle):
-    found = script("turns").measure(bundle, "onnx", directions=4, repeats=1)
-    assert (found.units, found.directions, found.at_once) == (4, 4, 2)
-    assert min(found.forward_ms, found.joint, found.apart, found.exact) > 0
-
-
 def test_other_users_have_other_rows_and_a_mean_has_an_error(tmp_path):
     module = script("own_data")
     apart, (first, second) = tmp_path / "apart", (tmp_path / name for name in ("first", "second"))

@@ -70,7 +70,7 @@ def test_who_comes_later_is_told_everything_and_who_was_there_what_is_new(server
         server.device("pi")
         server.device("jetson")
         number, changed = await channel.after(number)
-        assert set(told(changed)) == {"devices"}
+        assert set(told(changed)) == {"devices", "fleet"}
         _, later = await channel.after(0)
         assert set(told(later)) == set(told(first))
         assert {device["name"] for device in told(later)["devices"]} == {"pi", "jetson"}
