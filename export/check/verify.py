@@ -2,7 +2,7 @@
 
 The loss is held against eager PyTorch, the directional derivatives against `torch.func.jvp`, the exact gradient
 against `torch.autograd`, and `torch.func.jvp` itself once against finite differences. Where both agree along the first
-direction, derivatives along further ones are products with `torch.autograd`'s gradients, which cost nothing more.
+directions, derivatives along further ones are products with `torch.autograd`'s gradients, which cost nothing more.
 
 A quantized bundle is compared with the model whose weights are quantized alike, which leaves the error of the
 activations; what the quantized weights do to the estimated gradient is reported against the float model.
@@ -40,6 +40,8 @@ _STEPS = (0.1, 0.03, 0.01, 0.001)
 """Of finite differences: curvature spoils long ones and rounding short ones, how long depends on the model."""
 _CLOSE = 0.2
 """Of their bound: no other step is tried then."""
+_BY_JVP = 3
+"""Directions that `torch.func.jvp` takes: together they cost what a way back does."""
 _SURE, _LEAST = 2.0, 4
 """Standard deviations that an error must be away from its bound, and derivatives that it must be of."""
 _SPREAD = 0.02
@@ -105,16 +107,16 @@ class Truth:
     def jvps(self, count: int) -> np.ndarray:
         """Derivatives along the first directions, [count, batch].
 
-        That along the first is `torch.func.jvp`'s. Where its product with the gradients by `torch.autograd` agrees,
-        the others are such products: one way back gives any number of them.
+        The first ones are `torch.func.jvp`'s. Where they agree with products of directions and gradients by
+        `torch.autograd`, the others are such products: one way back gives any number of them, and takes more memory.
         """
-        first = self._to(1)[0][1]
-        if count == 1:
-            return first[None]
-        products = self._backward[1]
-        if _relative(products[0], first) > JVP_BOUND["none"]:
+        first = np.stack([slopes for _, slopes in self._to(min(count, _BY_JVP))])
+        if count <= _BY_JVP:
+            return first
+        products = self._backward[1][:count]
+        if _relative(products[:_BY_JVP], first) > JVP_BOUND["none"]:
             return np.stack([slopes for _, slopes in self._to(count)])
-        return np.concatenate([first[None], products[1:count]])
+        return np.concatenate([first, products[_BY_JVP:]])
 
     def _to(self, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
         """Losses and derivatives along the first directions, by `torch.func.jvp`."""
