@@ -21,7 +21,7 @@ _PATIENCE = 5.0
 
 
 class NoCheckpoint(SpryError):
-    """What was named is no model."""
+    """Raised where a name is not a model."""
 
 
 def local_model(source: str) -> Path | None:

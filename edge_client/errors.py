@@ -94,7 +94,7 @@ class TrainingError(SpryError):
 
 
 class StoreError(SpryError):
-    """What a device keeps cannot be used."""
+    """Raised where something that a device keeps cannot be used."""
 
 
 class ServerError(SpryError):

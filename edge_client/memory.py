@@ -67,14 +67,14 @@ class Peaks(NamedTuple):
 
 
 def peaks_above_now(work: Callable[[], object]) -> Peaks:
-    """What `work` takes above what this process takes now, with and without mapped files."""
+    """Measure the memory of `work` above what this process takes now, with and without mapped files."""
     before, anonymous = resident(), resident("RssAnon")
     own = peak_above(anonymous, work)
     return Peaks(own, max(resident("VmHWM") - before, 0))
 
 
 def peak_above_now() -> Callable[[], int]:
-    """What this process takes at most above what it takes now, as far as the system tells."""
+    """Start to measure peak memory: the result tells how far it has risen above what this process takes now."""
     try:
         before = resident()
         reset_peak()

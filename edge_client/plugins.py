@@ -89,7 +89,7 @@ def _place(entry: EntryPoint) -> tuple[bool, str, str]:
 
 
 def distribution(entry: EntryPoint) -> str:
-    """Who added it."""
+    """Name the distribution that added an entry point."""
     return entry.dist.name if entry.dist else entry.module
 
 
@@ -100,7 +100,7 @@ def _taken(group: EntryGroup, entry: EntryPoint, by: str) -> PluginError:
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """What the names of a group stand for: this project's own rows, and what other distributions add.
+    """Look up plug-ins by name: this project's own, and those that other distributions add.
 
     Args:
         group: of the entry points.
@@ -133,7 +133,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return plugin
 
     def find(self, name: str) -> T:
-        """What a job names, maybe a job of a newer version."""
+        """Look up what a job names, which may be a job of a newer version."""
         if name not in self:
             raise PluginError(
                 f"this version of spry has no {self.group.noun} {name!r}; it has {', '.join(self)}: upgrade spry, or "

@@ -19,7 +19,7 @@ Cut = int | str
 
 @dataclass(frozen=True)
 class Cost:
-    """What some programs cost together when they are loaded side by side and run once, in turn."""
+    """The cost of some programs when they are loaded side by side and run once, in turn."""
 
     flops: int
     load_bytes: int
@@ -136,7 +136,7 @@ class Chain:
         return ENTER if self.has(self.head, ENTER) else VJP
 
     def costs(self) -> list[CutCost]:
-        """What a step costs from each cut."""
+        """Compute a step's cost from each cut."""
         return [
             CutCost(
                 index=cut,
@@ -150,7 +150,7 @@ class Chain:
 
 
 def cost(programs: Sequence[ProgramSpec]) -> Cost:
-    """What programs cost together: loaded side by side, run one after the other."""
+    """Add up what programs cost that are loaded side by side and run one after the other."""
     return Cost(
         flops=sum(program.flops for program in programs),
         load_bytes=sum(program.load_bytes for program in programs),
@@ -159,7 +159,7 @@ def cost(programs: Sequence[ProgramSpec]) -> Cost:
 
 
 def bytes_of(programs: Sequence[ProgramSpec], *, low_memory: bool = False) -> int:
-    """What a process takes for programs: all loaded side by side, or with `low_memory` one at a time."""
+    """Estimate the bytes that a process takes for programs, all side by side or with `low_memory` one at a time."""
     if low_memory:
         return max((program.load_bytes + program.peak_bytes for program in programs), default=0)
     total = cost(programs)

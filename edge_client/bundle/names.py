@@ -52,7 +52,7 @@ def prefix_of(name: str, prefixes: Collection[str]) -> str:
 
 
 def within(tensors: Mapping[str, T], prefix: str) -> dict[str, T]:
-    """Those whose names begin with a prefix, without it."""
+    """Take the tensors whose names begin with a prefix, and drop the prefix."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 

@@ -30,7 +30,7 @@ from .waits import Waits
 
 @dataclass
 class Done:
-    """What a run came to."""
+    """Count a run's rounds by how they ended."""
 
     rounds: int = 0
     failures: int = 0
@@ -45,7 +45,7 @@ class Done:
 
 @dataclass
 class Attempts:
-    """What a device makes of its tasks, and what it needs for them."""
+    """Do a device's tasks, or give them back with the reason."""
 
     server: Server
     store: DeviceStore

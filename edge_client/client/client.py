@@ -134,7 +134,7 @@ class Client:
 
     @property
     def runtimes(self) -> list[str]:
-        """What this device offers: those with wrong results no more."""
+        """List the runtimes that this device offers, without those that gave wrong results."""
         return self._loader.runtimes
 
     # --- taking part ---
@@ -228,7 +228,7 @@ class Client:
         stop: Sequence[str] = (),
         seed: int | None = None,
     ) -> Iterator[str]:
-        """What a language model goes on with, piece by piece as it comes, by the weights that `predict` takes.
+        """Generate text with a language model, piece by piece, by the weights that `predict` takes.
 
         Args:
             prompt: what the text begins with.

@@ -72,7 +72,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the system tells about power, memory and network."""
+    """Read power, memory and network from the system."""
 
     supplies: Path = Path("/sys/class/power_supply")
     meminfo: Path = Path("/proc/meminfo")
@@ -94,7 +94,7 @@ class Machine:
         return "mains" if all(status in ("Charging", "Full", "Not charging") for status in batteries) else "battery"
 
     def free_memory(self) -> int | None:
-        """What programs can still take without swapping."""
+        """Find how many bytes programs can still take without swapping."""
         match = re.search(r"^MemAvailable:\s*(\d+) kB", _read(self.meminfo), re.MULTILINE)
         if match:
             return int(match[1]) * 1024
@@ -104,7 +104,7 @@ class Machine:
             return None
 
     def metered(self) -> bool | None:
-        """What NetworkManager knows about the network; None where it knows nothing or is not there."""
+        """Ask NetworkManager whether the network is metered; None where it does not know or is not there."""
         asked, now = self._network, monotonic()
         if now >= asked.holds_until:
             asked.answer, asked.holds_until = self._ask_about_the_network(), now + ASK_AGAIN
@@ -136,7 +136,7 @@ LOOK_AGAIN = 60.0
 
 @dataclass(frozen=True)
 class Conditions:
-    """What the user asked for."""
+    """The conditions on which the user lets this device train."""
 
     only_charging: bool = False
     unmetered_only: bool = False

@@ -42,7 +42,7 @@ class Writer:
         self._generator = Generator(decoder, bundle.tokenizer(), bundle.manifest.generation.ends)
 
     def write(self, prompt: str | Sequence[int], config: GenerationConfig) -> Iterator[str]:
-        """What follows a prompt, piece by piece; what cannot be done is refused before the first."""
+        """Generate what follows a prompt, piece by piece; refuse what cannot be done before the first."""
         return self._generator.text(prompt, config)
 
     def tokens(self, messages: Sequence[Message]) -> list[int]:
@@ -63,7 +63,7 @@ class Writer:
 
 
 class Conversation:
-    """What was said so far, and answers to what is said next, as the model's chat template has it.
+    """Keep a conversation, and answer in the form of the model's chat template.
 
     Args:
         writer: of a model whose tokenizer has such a template.
@@ -113,7 +113,7 @@ def generate(
     personal: bool = False,
     threads: int = 0,
 ) -> Iterator[str]:
-    """What follows one prompt, piece by piece; the model is closed behind the last."""
+    """Generate what follows one prompt, piece by piece, and close the model behind the last."""
     config.check()
     writer = Writer(store, job=job, personal=personal, threads=threads)
     try:

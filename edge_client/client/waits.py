@@ -82,7 +82,7 @@ class Waits:
         self.wait(asked)
 
     def over(self) -> None:
-        """What was waited for has come: the same reason is told again."""
+        """End a wait, so that the same reason is told again the next time."""
         self.reason = ""
 
 

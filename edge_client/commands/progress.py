@@ -30,7 +30,7 @@ EVERY = 10.0
 
 
 class Progress(Protocol):
-    """What is told of long work while it runs."""
+    """Report the progress of long work, on a terminal or in a log."""
 
     def stage(self, name: str, steps: int = 0) -> AbstractContextManager[None]:
         """A part of the work begins, and ends with the block; `steps` are told by `advance`."""

@@ -70,7 +70,7 @@ def fields_of(
 
 
 def known_names(asked: Columns) -> set[str]:
-    """Of the columns that a device's rows may have their texts in."""
+    """List the columns that a device's rows may have their texts in."""
     usual = {name for first, _ in _TEXTS for name in first.split("+")}
     return {*USUAL, *usual} | {name for columns in asked for name in columns.split("+") if name}
 

@@ -76,7 +76,7 @@ def shape_of(names: Collection[str]) -> RowShape | None:
 
 
 def example_of(row: Row, template: Template) -> Example:
-    """What a language model learns of a row; the template is of the job's tokenizer."""
+    """Make a language model's example of a row, by the template of the job's tokenizer."""
     known = known_row(row, has_template=bool(template.source))
     if "messages" in known:
         messages = _conversation(known)

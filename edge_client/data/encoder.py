@@ -35,7 +35,7 @@ class Encoded(NamedTuple):
 
 
 class ModelInputs(Protocol):
-    """What a model reads, as a manifest says it."""
+    """A model's inputs, as a manifest lists them."""
 
     @property
     def inputs(self) -> tuple[str, ...]: ...

@@ -21,7 +21,7 @@ _NAMED = 3
 
 
 class OwnData:
-    """What is trained on, and a share that is held back to evaluate with."""
+    """A device's own rows: those to train on, and a share that is held back for evaluation."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class OwnData:
     def fitting(
         self, model: ModelSpec, fields: Sequence[str], check: Check, template: Template, *, converses: bool
     ) -> tuple[Examples, Examples]:
-        """Those to train on and those held back, for a model; read again when their file has changed.
+        """Make training and held-back examples for a model; read the file again where it has changed.
 
         Args:
             model: what the job trains.

@@ -149,7 +149,7 @@ class Generated(Extension):
 
 
 class Names(Namespace):
-    """What a template may set from within a loop."""
+    """Hold names that a template may set from within a loop."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *given = args

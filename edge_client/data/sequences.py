@@ -81,7 +81,7 @@ class Packs(Protocol):
 
 
 def taken(examples: Sequence[Example], encoder: TextEncoder, training: Packs) -> Sequence[Example]:
-    """What steps take as examples."""
+    """Choose what steps take as examples: rows as they are, or packed into sequences."""
     return Packed(examples, encoder) if training.pack else examples
 
 

@@ -90,7 +90,7 @@ def open_data(data: Path | str | Iterable[Row], known: Collection[str] = USUAL) 
 
 
 def json_source(path: Path) -> Source:
-    """Of a list, where the file begins one, and of lines else."""
+    """Open a JSON file: a list where it begins with one, JSON lines otherwise."""
     with path.open("rb") as file:
         begins_list = file.read(_CHUNK).removeprefix(_BOM).lstrip().startswith(b"[")
     return ListSource(path) if begins_list else JsonlSource(path)

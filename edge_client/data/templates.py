@@ -94,7 +94,7 @@ class Template:
 
     @property
     def end(self) -> str:
-        """What ends a text that is complete; empty where the tokenizer has no such token."""
+        """Give the token that ends a complete text; empty where the tokenizer has none."""
         return self.tokens.get("eos_token", "")
 
     @cached_property

@@ -35,7 +35,7 @@ class DirectedEstimator(Estimator):
         head_jvp: Array | None = None,
         head_gradient: NDArray[np.float32] | None = None,
     ) -> ScalarReport:
-        """What is reported of derivatives [K, batch]; those along a direction that examples share count together."""
+        """Reduce derivatives [K, batch] to what is reported: along shared directions, their mean over examples."""
         if not self.training.per_example:
             share = shares(batch.weight, len(batch.weight))
             jvp = (jvp @ share)[:, None]
@@ -64,7 +64,7 @@ class ScalarEstimator(DirectedEstimator):
 
     @abstractmethod
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
-        """What mode iteration sends of a step."""
+        """Compute what mode iteration sends of a step."""
 
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
         """The estimate that the step's numbers make along its directions."""

@@ -74,7 +74,7 @@ class Estimator(ABC):
 
     @classmethod
     def ways(cls, training: Training, manifest: Manifest) -> list[Training]:  # noqa: ARG003 -- has one
-        """What a task may carry in place of a job's settings, the best first: it gets the first its device can hold."""
+        """List training settings that a task may carry, the best first: it gets the first that its device can hold."""
         return [training]
 
     @classmethod
@@ -101,7 +101,7 @@ class Estimator(ABC):
     def directed(
         cls, manifest: Manifest, training: Training, units: Sequence[int], cut: int | None = None
     ) -> list[int]:
-        """Those of a task's units whose gradients are estimated; behind where a step goes back to they are true.
+        """List a task's units whose gradients are estimated; behind the exact cut they are true gradients.
 
         The cut is the units' own where none is given.
         """
@@ -111,12 +111,12 @@ class Estimator(ABC):
     @classmethod
     @abstractmethod
     def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:
-        """What a step loads."""
+        """List the programs that a step loads."""
 
     @classmethod
     @abstractmethod
     def in_passes(cls, training: Training, *, tangents: float, behind: float) -> float:
-        """What a step costs, in forward passes.
+        """Estimate the cost of a step, in forward passes.
 
         Args:
             training: the job's settings.
@@ -129,7 +129,7 @@ class Estimator(ABC):
         """The loss and the gradient of one step."""
 
     def own(self, gradients: Weights) -> Weights:
-        """Those of what the task moves: the way back meets other clients' units too."""
+        """Keep the gradients of what the task trains: a backward pass meets other clients' units too."""
         names = trained(self.manifest, self.task)
         return {name: value for name, value in gradients.items() if name in names}
 

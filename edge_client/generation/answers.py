@@ -17,7 +17,7 @@ EXACT_MATCH, ROUGE_L = "exact_match", "rouge_l"
 
 
 class Asked(NamedTuple):
-    """What a row asks, and the answer that it has."""
+    """A row's question, and its answer."""
 
     prompt: str
     answer: str

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """What text is asked for."""
+    """How to generate: sampling, the most tokens, and where to stop."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None

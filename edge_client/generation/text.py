@@ -28,13 +28,13 @@ class Detokenizer:
         """Where decoding begins: a little before."""
 
     def add(self, token: int) -> str:
-        """What a token adds; nothing while a character's bytes are not all there."""
+        """Add a token, and give the text that is complete; nothing while a character's bytes are not all there."""
         self._tokens.append(token)
         piece = self._open()
         return "" if piece.endswith(_INCOMPLETE) else self._tell(piece)
 
     def flush(self) -> str:
-        """What was held back, when no token follows."""
+        """Give what was held back, when no token follows."""
         return self._tell(self._open())
 
     def _open(self) -> str:
@@ -62,7 +62,7 @@ class StopWords:
         """Whether one has come."""
 
     def add(self, piece: str) -> str:
-        """What is certainly before any stop word."""
+        """Add a piece, and give the text that is certainly before any stop word."""
         text = self._held + piece
         met = [(place + len(word), place) for word in self._words if (place := text.find(word)) >= 0]
         if met:

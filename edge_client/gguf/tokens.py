@@ -175,7 +175,7 @@ class GgufWords:
         return name, PATTERNS[name]
 
     def tokenizer(self) -> Tokenizer:
-        """What makes tokens of texts, and texts of tokens."""
+        """Build the tokenizer."""
         tokenizer = self._of_pieces() if self.model == PIECES else self._of_bytes()
         strips = "phi-3" in str(self._header.settings.get("general.name", "")).lower()  # as llama.cpp tells it
         kinds = [

@@ -24,7 +24,7 @@ _HEADER, _SLACK = 256, 1 << 20
 
 
 def newest_kept(store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
-    """What is kept of the job; version 0 comes with the bundle."""
+    """Read the newest version that is kept of a job; version 0 comes with the bundle."""
     kept = store.weights(task.bundle)
     return KeptWeights(0, bundle.initial_adapter()) if kept is None or kept.version > task.version else kept
 
@@ -43,7 +43,7 @@ def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> Kept
 
 
 def downloaded(server: Server, kept: KeptWeights, manifest: Manifest, task: Task) -> KeptWeights:
-    """What has changed since the version that is kept, or everything where the server does not know that one.
+    """Fetch what has changed since the kept version, or everything where the server does not know that one.
 
     A number alone does not say that it is known: a server restored from a backup counts on from an earlier version.
     """

@@ -106,7 +106,7 @@ def measure_one(first: Runtime, second: Runtime, program: ProgramSpec) -> Memory
 
 
 def shape_of(program: ProgramSpec) -> tuple[Any, ...]:
-    """What decides a program's memory besides its weights' values."""
+    """Give what decides a program's memory besides the values of its weights."""
     inputs = tuple(spec.shape for spec in program.inputs)
     outputs = tuple(spec.shape for spec in program.outputs)
     return program.kind, program.batch, program.length, program.directions, program.flops, inputs, outputs

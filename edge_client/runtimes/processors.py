@@ -23,14 +23,14 @@ _FEATURES = {
 
 
 def cpu_features(cpuinfo: str) -> list[str]:
-    """Those that decide about the speed of products, by their usual names."""
+    """List the instruction sets that decide the speed of products, by their usual names."""
     listed = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo, re.MULTILINE)
     known = set(listed[1].split()) if listed else set[str]()
     return list(dict.fromkeys(name for flag, name in _FEATURES.items() if flag in known))
 
 
 def named(machine: str, features: Collection[str]) -> Processor:
-    """What a processor is called here; one of which nothing is known counts as the least of its kind."""
+    """Name a processor; one of which nothing is known counts as the least of its kind."""
     if machine.lower() not in _X86:
         return "arm-dotprod"
     return "amx" if "AMX" in features else "vnni" if "VNNI" in features else "avx2"
@@ -51,7 +51,7 @@ def exact(made_for: str, here: Processor) -> bool:
 
 
 def remark(made_for: str, here: Processor) -> str:
-    """What is to be said of a bundle for another processor; empty where it fits."""
+    """Say what is wrong with a bundle for another processor; empty where it fits."""
     again = f"export again with --processor {here}"
     if not exact(made_for, here):
         return f"its int8 products are for another processor ({made_for}) and would overflow on this one: {again}"

@@ -215,7 +215,7 @@ class Listing:
         return f"{self.library} of {max(times, default=0)}"  # a version costs five megabytes to look up
 
     def command(self, *, again: bool = False) -> str:
-        """What installs it."""
+        """Give the command that installs a runtime."""
         used = self.used
         return install_command(used.extra, used.distribution, again=again)
 
@@ -255,7 +255,7 @@ def available() -> list[str]:
 
 
 def unasked() -> list[str]:
-    """Those of them that are used without being named."""
+    """Keep the runtimes that are used without being named."""
     return [name for name in available() if not RUNTIMES[name].runs_code]
 
 

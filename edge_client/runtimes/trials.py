@@ -32,7 +32,7 @@ _LEAST = 1e-3
 
 
 def noted(runtime: Runtime, spec: RuntimeSpec) -> tuple[Trial, ...]:
-    """What comes out here; a program whose results are no numbers on such inputs says nothing."""
+    """Note a program's results here; one whose results are no numbers on such inputs is left out."""
     trials: list[Trial] = []
     for program in _tried(spec.all_programs):
         outcomes = tuple(_outcome(value) for value in _run(runtime, program))

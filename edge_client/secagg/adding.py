@@ -24,7 +24,7 @@ def unit_name(unit: int) -> str:
 
 
 def changes(manifest: Manifest, units: Sequence[int], own: Weights, start: Weights) -> Weights:
-    """Of the head and these units."""
+    """Compute by how much the head and these units changed, each as one row."""
     parts = {unit_name(unit): manifest.units[unit].parameters for unit in units}
     return {name: _change(parameters, own, start) for name, parameters in (parts | {HEAD_NAME: manifest.head}).items()}
 

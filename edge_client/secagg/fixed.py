@@ -35,7 +35,7 @@ Parts = dict[int, NDArray[Any]]
 
 
 def scale(count: int) -> int:
-    """What a change of 1 becomes, where so many devices are added."""
+    """Give the integer that a change of 1 becomes, where so many devices are added."""
     return 1 << int(np.floor(np.log2((2**31 - 1) / (count * CLIP))))
 
 
@@ -86,7 +86,7 @@ def told(report: Report, weighs: int, scores: Sequence[str]) -> NDArray[np.uint6
 
 @dataclass(frozen=True)
 class Pooled:
-    """What the reports of all devices come to."""
+    """The reports of all devices, added up."""
 
     clients: int
     evaluated: int

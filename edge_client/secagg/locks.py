@@ -61,7 +61,7 @@ class End:
 
 @dataclass(frozen=True)
 class Lock:
-    """What one end makes of it."""
+    """One end's view of a lock between two devices."""
 
     proof: bytes
     common: bytes
@@ -80,7 +80,7 @@ class Lock:
         return cls(both[:KEY], both[KEY:], first)
 
     def pads(self, *, own: bool) -> tuple[bytes, bytes]:
-        """Of the shares of both secrets that this end makes for the other, or is made."""
+        """Derive the pads of the shares of both secrets that this end makes for the other, or is made."""
         wide = stream(self.common, 0 if own == self.first else 1, 2 * WIDE, np.uint8).tobytes()
         return drawn(wide[:WIDE]), drawn(wide[WIDE:])
 

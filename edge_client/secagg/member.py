@@ -43,7 +43,7 @@ class About:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a device has drawn and been told; bytes in base64."""
+    """The state of a device in a secure sum: what it has drawn and been told, bytes in base64."""
 
     mask: str = field(default_factory=lambda: _text(os.urandom(KEY)))
     seed: str = field(default_factory=lambda: _text(os.urandom(KEY)))
@@ -91,7 +91,7 @@ class Member:
         return public(self._mask)
 
     def shares(self, told: bytes) -> bytes:
-        """Of both secrets, less the pads of the team-mates that hold them; the first hold pads as they are."""
+        """Make shares of both secrets, less the pads of those who hold them; the first hold pads as they are."""
         self._check_roster(Roster.decoded(told, self._own))
         self._once("roster", told)
         dealt: list[bytes] = []
@@ -101,7 +101,7 @@ class Member:
         return b"".join(dealt)
 
     def update(self, told: bytes, parts: Parted) -> bytes:
-        """What it adds, masked."""
+        """Mask what this device adds."""
         there = places_in(told)
         self._check_sharers(there)
         self._once("sharers", told)
@@ -117,7 +117,7 @@ class Member:
         return keys.sign(self._key, signed_vow(self.context, self._sharers, survivors.places))
 
     def opening(self, told: bytes) -> bytes:
-        """Of each team-mate one pad: of its own mask where it is in the sum, of its key where it is not."""
+        """Reveal one pad for each team-mate: of its own mask where it is in the sum, of its key where it is not."""
         survivors = self._heard(told)
         self._check_vows(survivors)
         inside = places_in(survivors.places)
@@ -141,7 +141,7 @@ class Member:
 
     @cached_property
     def context(self) -> bytes:
-        """What all devices of the sum agree on, or they cannot read each other."""
+        """Bind messages to what all devices of the sum agree on, or they cannot read each other."""
         about, roster = self.about, self.roster
         return context_of(about.job, about.round, roster, about.terms)
 

@@ -38,7 +38,7 @@ _OWN = 255
 
 
 def signed_vow(context: bytes, sharers: bytes, survivors: bytes) -> bytes:
-    """What a witness signs, once in a round."""
+    """Build the text that a witness signs, once in a round."""
     return b"spry sums vow\n" + context + len(sharers).to_bytes(4, "little") + sharers + survivors
 
 
@@ -59,7 +59,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part, as far as a device has to know."""
+    """The members of a sum, as far as a device has to know them."""
 
     count: int
     """Devices of the sum."""

@@ -46,7 +46,7 @@ def normal_of(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Share:
-    """Of the noise of a sum, what each of its devices adds."""
+    """One device's share of the noise of a private sum."""
 
     noise: float
     """Deviations of the sum's noise that are counted, in clips."""
@@ -57,7 +57,7 @@ class Share:
 
     @property
     def terms(self) -> bytes:
-        """What all devices of a sum are told, or they cannot read each other."""
+        """Encode the terms that all devices of a sum are told, or they cannot read each other."""
         return struct.pack(">dd", self.noise, self.clip)
 
     @property
@@ -65,12 +65,12 @@ class Share:
         return (1 + ROOM) * self.noise * self.clip / math.sqrt(self.least - 1)
 
     def scale(self, count: int) -> float:
-        """What a change of 1 becomes, where so many devices are added: the finest at which sum and noise have room."""
+        """Give the integer that a change of 1 becomes: the finest at which a sum of so many and its noise fit."""
         reach = count * self.clip + _TAIL * math.sqrt(count) * self.deviation
         return math.ldexp(1.0, math.frexp((2**31 - 1) / reach)[1] - 1)
 
     def rounding(self, count: int, numbers: int) -> float:
-        """What roundings add to a device's epsilon at most, in a sum of so many devices, by so many numbers of its."""
+        """Bound what rounding adds to a device's epsilon, in a sum of so many devices, by so many numbers of its."""
         longest, whole = self.clip * self.scale(count), self.deviation * self.scale(count)
         return math.sqrt(numbers) * longest / whole**2
 
@@ -84,7 +84,7 @@ class Share:
         return {part: self._whole(change, shorter, count, secret, part) for part, change in changes.items()}
 
     def mean(self, total: NDArray[np.uint32], count: int, wanted: int) -> Array:
-        """What the sum of a part comes to, noise and all, where so many devices are wanted for it."""
+        """Decode a part's sum, noise and all, into the mean of as many devices as are wanted for it."""
         return (total[:-1].view(np.int32).astype(np.float64) / (self.scale(count) * wanted)).astype(np.float32)
 
     def _whole(self, change: Array, shorter: float, count: int, secret: bytes, part: int) -> NDArray[np.uint32]:

@@ -28,7 +28,7 @@ def drawn(wide: bytes) -> bytes:
 
 
 def less(share: bytes, pad: bytes) -> bytes:
-    """What a share is more than a pad: by itself it says nothing of the share."""
+    """Subtract a pad from a share: by itself the result says nothing of the share."""
     return _bytes(int.from_bytes(share, "big") - int.from_bytes(pad, "big"))
 
 

@@ -36,7 +36,7 @@ def derived(secret: bytes, context: bytes, purpose: bytes, size: int = KEY) -> b
 
 
 def agreed(secret: bytes, other: bytes) -> bytes:
-    """What X25519 makes of one's secret key and another's public one."""
+    """Agree on a key by X25519, from one's secret key and another's public one."""
     try:
         return X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:

@@ -15,7 +15,7 @@ from edge_client.tasks.registry import task_named
 
 
 class Inputs:
-    """What the programs of one chain are given: looked at, and put together for each of them."""
+    """Check the inputs of a chain of programs, and put them together for each of them."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
@@ -87,7 +87,7 @@ class Inputs:
     # --- of a program ---
 
     def of(self, program: ProgramSpec, given: Arrays) -> dict[str, Array]:
-        """What a program asks for among what a step is given."""
+        """Select a program's inputs from what a step is given."""
         return {spec.name: self._checked(program, spec, given.get(spec.name)) for spec in program.inputs}
 
     def _checked(self, program: ProgramSpec, spec: TensorSpec, value: Array | None) -> Array:

@@ -31,7 +31,7 @@ from .inputs import Inputs
 
 
 class Programs(Protocol):
-    """What a step asks of a runtime. Loading what is loaded and releasing what is not do nothing."""
+    """Run programs for a step. Loading what is loaded and releasing what is not do nothing."""
 
     def load(self, program: ProgramSpec, /) -> None:
         """Load a program before its first run."""

@@ -44,7 +44,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """What was moved into a folder stays there after a power cut."""
+    """Flush a folder, so that what was moved into it stays there after a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError):  # some file systems cannot

@@ -151,7 +151,7 @@ class JobStore:
     # --- a sum that the result is added to ---
 
     def save_sum(self, kept: object) -> None:
-        """What was drawn for it and told of it; secret until the task is forgotten."""
+        """Keep what was drawn for a secure sum and told of it; secret until the task is forgotten."""
         write(self.folder / "sum.json", msgspec.json.encode(kept), mode=PRIVATE)
 
     def sum(self, kind: type[T]) -> T | None:

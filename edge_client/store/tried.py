@@ -39,7 +39,7 @@ def try_once(folder: Path, manifest: Manifest, name: str, runtime: Runtime, memo
 
 
 def refused(store: Path, bundle: str, name: str) -> str:
-    """What was said of the runtime's library on this bundle; empty where nothing was."""
+    """Say why a runtime's library was refused on this bundle; empty where it was not."""
     return _refusals(store).get(_of(bundle, name), "")
 
 

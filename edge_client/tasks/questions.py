@@ -194,7 +194,7 @@ def f1(predicted: str | None, golds: Sequence[str]) -> float:
 
 
 def words(text: str) -> list[str]:
-    """What of a text counts."""
+    """Normalize a text to the words that count (SQuAD)."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 

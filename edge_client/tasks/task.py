@@ -110,7 +110,7 @@ class TaskType(ABC):
         return self.check(labels)
 
     def asked(self, text: Text) -> Example:
-        """What is to be predicted for a text, or for a pair."""
+        """Make the example to predict for a text, or for a pair."""
         return Example(text) if isinstance(text, str) else Example(*text)
 
     # --- labels ---
@@ -152,7 +152,7 @@ class TaskType(ABC):
 
     @abstractmethod
     def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
-        """Of each prediction, whether it is right."""
+        """Say of each prediction whether it is right."""
 
     def score(self, logits: NDArray[Any], part: Labelled) -> Score:
         """How good predictions are, in sums that can be added up."""
@@ -167,4 +167,4 @@ class TaskType(ABC):
     def read(
         self, logits: NDArray[Any], part: Labelled, labels: Sequence[str], token: Callable[[int], str]
     ) -> list[Prediction]:
-        """What the logits say, for people; `token` gives a token's text."""
+        """Read logits as predictions for people; `token` gives a token's text."""

@@ -41,7 +41,7 @@ class TrainingState:
 
 
 class Gradients(Protocol):
-    """What finds a step's gradient: an estimator."""
+    """Finds a step's gradient, as an estimator does."""
 
     def gradient(self, batch: Batch, weights: Weights, iteration: int, /) -> Estimate:
         """The loss and the gradient of one step."""

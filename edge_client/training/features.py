@@ -31,7 +31,7 @@ MEAN, PRODUCTS = FEATURES + "mean", FEATURES + "products"
 
 
 class Moments(NamedTuple):
-    """What the features of some rows are on average, and how they vary together."""
+    """The mean and covariance of some rows' features."""
 
     rows: int
     mean: Array

@@ -33,7 +33,7 @@ def travels_open(url: str) -> bool:
 
 
 def trusted(url: str, ca: Path | None) -> ssl.SSLContext:
-    """Who may vouch for a server: the authorities in a file, or else the system's.
+    """Open the certificate authorities that may vouch for a server: those in a file, or the system's.
 
     For plain http nobody: to read the system's takes some 20 ms and megabytes.
     """

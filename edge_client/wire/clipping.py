@@ -20,7 +20,7 @@ Changes = dict[str, NDArray[np.float64]]
 
 
 def changes_of(start: Mapping[str, Array], update: Mapping[str, Array]) -> Changes:
-    """What an update moves, name by name."""
+    """Compute how far an update moves each parameter."""
     return {name: update[name].astype(np.float64) - start[name] for name in sorted(update)}
 
 

@@ -20,7 +20,7 @@ _LONGEST = 1000
 
 @dataclass(frozen=True)
 class Invitation:
-    """What a device must know to take part."""
+    """All that a device must know to take part."""
 
     server: str
     token: str

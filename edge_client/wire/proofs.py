@@ -30,7 +30,7 @@ _MS = 1000
 
 
 def signed_text(method: str, moment: int, digest: str, query: str, path: str) -> bytes:
-    """What stands under a request's signature; only the path, as it is decoded, may hold a line break."""
+    """Build the text that a request's signature is of; only the path, as it is decoded, may hold a line break."""
     return f"spry request\n{method}\n{moment}\n{digest}\n{query}\n{path}".encode()
 
 

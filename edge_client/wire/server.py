@@ -156,7 +156,7 @@ class Server:
         return self._request("GET", f"/tasks/{quote(task, safe='')}/sum").body
 
     def send_message(self, task: str, message: str, data: bytes) -> Receipt:
-        """What a device says for a sum."""
+        """Send a message of a secure sum."""
         return self._send(f"/tasks/{quote(task, safe='')}/sum/{quote(message)}", data, _OCTETS)
 
     def send_masked(self, task: str, data: bytes) -> Receipt:

@@ -35,7 +35,7 @@ class StepFigures(msgspec.Struct, frozen=True):
 
 
 class NotMeasured(msgspec.Struct, frozen=True):
-    """What could not be measured beside a bundle, and why."""
+    """A line that could not be measured beside a bundle, and why."""
 
     runtime: str
     step: str

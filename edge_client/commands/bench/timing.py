@@ -14,7 +14,7 @@ ENOUGH = 4.0
 
 
 class StepCost(NamedTuple):
-    """What a step takes."""
+    """A step's time and memory."""
 
     cpu_ms: float
     peaks: Peaks

@@ -59,7 +59,7 @@ class Variant(msgspec.Struct, frozen=True):
 
 
 class BenchWork(msgspec.Struct, frozen=True):
-    """What a worker is asked to measure."""
+    """The measurements that a worker is asked for."""
 
     bundle: str
     runtime: str

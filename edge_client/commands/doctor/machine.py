@@ -49,7 +49,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Scope(NamedTuple):
-    """What the user wants looked at beside this machine."""
+    """The things that the user wants checked beside this machine."""
 
     home: Path | None = None
     server: str | None = None

@@ -60,5 +60,5 @@ def handing_over(wishes: Wishes) -> dict[str, str]:
 
 
 def handed_over() -> Wishes:
-    """What the process before this one was told; the variable stays for the one after it."""
+    """Read what the process before this one handed over; the variable stays for the next one."""
     return msgspec.json.decode(os.environ[_VARIABLE], type=Wishes)

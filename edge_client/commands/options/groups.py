@@ -64,7 +64,7 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """What stands between commas."""
+    """Split a text at its commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 

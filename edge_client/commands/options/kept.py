@@ -14,7 +14,7 @@ from edge_client.store.jobs import DeviceStore, default_home
 
 @dataclass(frozen=True)
 class KeptOptions(OptionGroup):
-    """What `spry join` keeps."""
+    """The options of `spry join` that are kept for its next starts."""
 
     title = "The model"
 

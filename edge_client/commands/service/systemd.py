@@ -37,7 +37,7 @@ _CONFINED_BY_ROOT = (
 
 @dataclass(frozen=True)
 class Service:
-    """What a unit runs, as whom, and within which limits."""
+    """A systemd service: its command, its user and its limits."""
 
     description: str
     command: tuple[str, ...]
