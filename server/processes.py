@@ -147,7 +147,7 @@ def check_free(host: str, port: int) -> None:
 
 
 def last_line(log: Path) -> str:
-    """What a process said last, without the word that commands begin errors with."""
+    """Read a process's last line, without the word that commands begin errors with."""
     return _written_last(log).removeprefix(_ERROR) or "it said nothing"
 
 

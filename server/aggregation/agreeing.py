@@ -26,7 +26,7 @@ STARTS = 32
 
 
 def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
-    """Who goes against the others, by the cosine with what these said together; `before` went against them already.
+    """Find devices that go against the others, by their cosine with what these said; `before` already did.
 
     As long as those do they are parted first: once a fleet has learned its honest devices say little more, and liars
     that nobody followed ever more, of which others must not be judged. Then the rest is parted again.

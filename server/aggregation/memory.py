@@ -30,7 +30,7 @@ KEPT_DEVICES = 1000
 
 
 class Heard(NamedTuple):
-    """What a round leaves."""
+    """The state that a round leaves, and who is left out of it."""
 
     away: Mapping[int, float]
     """Who is left out, by places, and how much it agrees with the others: a cosine."""
@@ -39,7 +39,7 @@ class Heard(NamedTuple):
 
 
 class Fingerprints(NamedTuple):
-    """What devices say in a round."""
+    """The fingerprints of a round's updates, one row for each device."""
 
     said: Numbers
     """[devices, numbers]"""
@@ -92,7 +92,7 @@ def _bounded(said: Numbers) -> Numbers:
 
 
 def shortened(fingerprints: Fingerprints) -> Fingerprints:
-    """What devices say in no more numbers than are kept of each."""
+    """Project fingerprints onto no more numbers than are kept of each device."""
     devices, numbers = fingerprints.said.shape
     if numbers <= MOST_NUMBERS:
         return fingerprints

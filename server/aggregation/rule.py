@@ -46,7 +46,7 @@ def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:
 
 
 def standard_errors(changes: Numbers, weights: Numbers) -> Numbers:
-    """Of the mean of changes, as they are where holders agree in nothing."""
+    """Compute the standard errors of a mean of changes, as they are where holders agree in nothing."""
     return np.sqrt(np.square(changes * weights[:, None]).sum(0)) / weights.sum()
 
 
@@ -68,7 +68,7 @@ def no_longer(changes: Numbers, most: float) -> Numbers:
 
 
 def shares_kept(sizes: Numbers, most: float) -> Numbers:
-    """What is left of changes of these sizes where none may be longer."""
+    """Compute the share that is left of changes of these sizes where none may be longer."""
     shares = np.minimum(1.0, most / np.maximum(sizes, np.finfo(np.float64).tiny))
     return np.where(sizes > FAR * most, 0.0, shares)
 

@@ -51,7 +51,7 @@ class Odd(NamedTuple):
 
 
 class Combined(NamedTuple):
-    """What holders come to."""
+    """The combined change of a unit's holders."""
 
     change: Weights
     errors: Weights
@@ -71,7 +71,7 @@ def combined(
     manifest: Manifest,
     heads: Numbers | None = None,
 ) -> Combined:
-    """What updates, each with a weight for each of its parameters, make of the weights at the start.
+    """Combine updates, each with a weight for each of its parameters, into one change.
 
     Where features of the task layer are measured `heads` are its changes [updates, numbers] as they can be compared: as
     they stand those of a device with other shares of the classes are several times as long, and go against the others.
@@ -200,7 +200,7 @@ def _odd(part: _Part, changes: Numbers, centre: Numbers, inside: NDArray[np.bool
 
 
 def in_words(odd: Sequence[Odd]) -> str:
-    """What an operator is told of a device: the part where it is the oddest, and how many there are."""
+    """Tell an operator of a device: the part where it is the oddest, and how many there are."""
     worst = max(odd, key=lambda one: (one.times, -one.cosine))
     said: list[str] = []
     if worst.times > FAR:
@@ -212,5 +212,5 @@ def in_words(odd: Sequence[Odd]) -> str:
 
 
 def against_in_words(cosine: float) -> str:
-    """What an operator is told of a device that a rule leaves out whole."""
+    """Tell an operator of a device that a rule leaves out whole."""
     return f"what it says goes against the others (cosine {cosine:.2f} over its rounds), and it is left out"

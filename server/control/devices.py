@@ -197,7 +197,7 @@ def device_view(device: Device, job: str | None, moved: Volume, heard_since: flo
 
 
 def assignment(store: Store, job: Job) -> AssignmentView | None:
-    """Who has which part of the newest round that a device has joined; None before the first."""
+    """Show who has which part of the newest round that a device has joined; None before the first."""
     with store.database.read() as connection:
         round_ = rounds.newest_joined(connection, job.id)
         if round_ is None:

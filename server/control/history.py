@@ -64,7 +64,7 @@ class DeviceHistory(DeviceView):
 
 
 def history_of(store: Store, device: str, limit: int) -> DeviceHistory:
-    """What a device did last, and what became of that."""
+    """List what a device did last, and what became of that."""
     with store.database.read() as connection:
         known = devices.with_jobs(connection, device)
         if not known:
@@ -111,7 +111,7 @@ def _past_part(one: PastPart, manifest: Manifest) -> PastPartView:
 
 
 def write_note(store: Store, device: str, note: str, by: str) -> None:
-    """What people want to remember of a device; an empty note is none."""
+    """Keep a person's note on a device; an empty note is none."""
     with store.database.write() as connection:
         if not devices.set_note(connection, device, note):
             raise not_found("device", device, "GET /v1/devices")

@@ -31,7 +31,7 @@ def require_whole(store: Store, bundle: str) -> None:
 
 
 def bundle_names(store: Store) -> dict[str, str]:
-    """What people call bundles, of those that have a name."""
+    """Look up the names of bundles that have one."""
     with store.database.read() as connection:
         return catalog.names(connection)
 
@@ -77,7 +77,7 @@ def create_job(store: Store, name: str, bundle: str, settings: JobSettings, by: 
 
 
 def asked_of_rows(store: Store) -> list[OpenJob]:
-    """What the running jobs ask of a device's rows."""
+    """List what the running jobs ask of a device's rows."""
     running = [(job, store.bundles.manifest(job.bundle).model) for job in jobs.list_jobs(store, RUNNING)]
     return [OpenJob(job.id, job.name, model.task, list(model.labels)) for job, model in running]
 

@@ -41,7 +41,7 @@ def ends_about(connection: Connection, job: Job, now: float) -> float | None:
 
 
 def advice(store: Store, job: Job) -> list[str]:
-    """What holds a job up, and what to do about it; nothing where it goes its way."""
+    """Say what holds a job up, and what to do about it; nothing where it goes its way."""
     if job.state == SET_ASIDE:
         return [f"it cannot go on: {job.reason}; mend that, then resume it"]
     if job.state == PAUSED:

@@ -101,7 +101,7 @@ class DemoFleet:
         return {name: Moved(moved.up / rounds, moved.down / rounds) for name, moved in total.items()}
 
     def step_seconds(self) -> dict[str, float]:
-        """What devices say about themselves at a check-in, once all of them have checked in after a round."""
+        """Read the devices' step times, once all of them have checked in after a round."""
         until = time.monotonic() + _PATIENCE
         while True:
             said = {device["name"]: device["profile"] or {} for device in self.admin.get("/v1/devices")}

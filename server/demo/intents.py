@@ -128,7 +128,7 @@ def household(number: int) -> Household:
 
 
 def slice_of(number: int, count: int) -> list[Phrase]:
-    """What device `number` has heard."""
+    """Draw what device `number` has heard."""
     rng = random.Random(f"heard {number}")  # noqa: S311 -- data for a demo
     return [_said(rng, _asked(rng, number), _habits(number), held_out=False) for _ in range(count)]
 

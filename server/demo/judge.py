@@ -29,7 +29,7 @@ ALONE = {"estimator": "exact", "optimizer": "adamw", "learning_rate": 0.003, "he
 
 @dataclass(frozen=True)
 class Local:
-    """What training on one device alone takes part with."""
+    """One device's rows and steps, to train alone."""
 
     rows: Sequence[Phrase]
     steps: int
@@ -52,7 +52,7 @@ class Judge:
         self._bench.close()
 
     def accuracy(self, rows: Sequence[Phrase], *models: Weights) -> list[float]:
-        """Of each model, the share of rows that it gets right."""
+        """Measure the share of rows that each model gets right."""
         passes = self._bench.passes(self._task, None)
         encoder = self._bench.encoder(self._training.batch, self._training.length)
         scores = evaluate(passes.logits, self._examples(rows), encoder, self._bench.kind, models)

@@ -19,7 +19,7 @@ MOST_CLIENTS = 200
 
 
 class DemoRecipe(NamedTuple):
-    """What a demo of one mode exports and trains by."""
+    """The export options and settings of a demo in one mode."""
 
     rounds: int
     adapter: tuple[str, ...]

@@ -76,7 +76,7 @@ class Stopped(Exception):
 
 
 class Worth(NamedTuple):
-    """What the weights of one device are worth."""
+    """The accuracies of one device's weights."""
 
     alone: float
     own: Own

@@ -84,7 +84,7 @@ _GROUPS = {"cyclic": cyclic, "memory": contiguous, "all": everything}
 
 
 class Needs:
-    """What slots of a job ask of a device; worked out once for each runtime, cut, batch and way."""
+    """Compute what a job's slots ask of a device, once for each runtime, cut, batch and variant."""
 
     def __init__(self, manifest: Manifest, training: Training) -> None:
         self._manifest = manifest
@@ -134,7 +134,7 @@ class Needs:
         return None if fit is None else fit.training.exact_blocks
 
     def passes(self, fit: Fit) -> float:
-        """What a step takes."""
+        """Give the forward passes that a step takes."""
         return passes(kind_of(fit.training), fit.training, self._manifest, fit.units)
 
     def _fit(
@@ -150,7 +150,7 @@ class Needs:
         return None
 
     def bytes(self, runtime: str, cut: int, batch: int, way: Training, *, low_memory: bool = False) -> int | None:
-        """What a step takes, loaded weights included; None where the runtime lacks programs."""
+        """Give the bytes that a step takes, loaded weights included; None where the runtime lacks programs."""
         key = runtime, cut, batch, way, low_memory
         if key not in self._known:
             self._known[key] = self._bytes(runtime, cut, batch, way, low_memory=low_memory)

@@ -34,7 +34,7 @@ class Depth:
     """Whether who does not reach a unit estimates its gradient."""
 
     def directed(self, units: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of a place's units that its device trains however far it goes back."""
+        """List a place's units that its device trains however far it goes back."""
         return units if self.estimates else ()
 
 
@@ -62,7 +62,7 @@ def common_way(manifest: Manifest, training: Training, most: float | None) -> Tr
 
 
 def common_units(manifest: Manifest, training: Training, most: float | None) -> tuple[int, ...]:
-    """Those that a job splits among devices: as many as all of them together may reach for so many passes."""
+    """List the units that a job splits among devices: as many as all together may reach for so many passes."""
     if most is None or len(kind_of(training).ways(training, manifest)) == 1:
         return tuple(range(len(manifest.units)))
     return _reached(manifest, common_way(manifest, training, most))

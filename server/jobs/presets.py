@@ -114,7 +114,7 @@ def _can_go_back(training: Mapping[str, Any]) -> bool:
 
 
 def private_start(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What settings start from, over their preset, where a privacy budget is asked for; nothing elsewhere."""
+    """Give the settings that a privacy budget starts from, over the preset; nothing without one."""
     asked = given.get("privacy_epsilon") is not None or given.get("privacy_noise") is not None
     return _PRIVATE if asked else {}
 

@@ -204,7 +204,7 @@ class JobSettings(BaseModel):
 
     @property
     def sees(self) -> str:
-        """What the server can see of devices' work."""
+        """Say what the server can see of devices' work."""
         if self.secure_aggregation:
             noise = ", with the noise of each in them" if self.is_private else ""
             return f"sums of at least {self.min_holders} devices{noise}"

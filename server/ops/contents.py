@@ -37,7 +37,7 @@ class Contents(NamedTuple):
 
 
 def contents(connection: Connection, folder: Path) -> Contents:
-    """What must be there for the database, as this transaction sees it, to be of use."""
+    """List the files that a database needs, as this transaction sees it."""
     of_bundles = [file for bundle in references.bundle_names(connection) for file in _of_bundle(folder, bundle)]
     blobs = Blobs(folder / BLOBS)
     kept = {sha for sha in references.kept_updates(connection) if blobs.has(sha)}

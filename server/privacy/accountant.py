@@ -41,7 +41,7 @@ def times_for(epsilon: float, delta: float, noise: float) -> int:
 
 @lru_cache(4096)
 def sampled_epsilon(noise: float, delta: float, rounds: int, share: float) -> float:
-    """Of a client that was in each of so many rounds with this probability, and of no other client's knowledge."""
+    """Compute the epsilon of a client that was in each of so many rounds with this probability."""
     if not rounds:
         return 0.0
     if share >= 1:

@@ -44,7 +44,7 @@ class Shares(NamedTuple):
 
 
 def shares_of(noise: float, per_round: float, *, counts: bool) -> Shares:
-    """What together tells as much as one Gaussian of this noise: with each client's half a count beside its update."""
+    """Split one Gaussian mechanism of this noise into a sum of updates and a count beside it."""
     if not counts:
         return Shares(noise, 0.0)
     of_count = max(_COUNTED * per_round, _DEAREST * noise)

@@ -17,7 +17,7 @@ from server.privacy.accountant import epsilon_of
 
 
 def share_of(settings: JobSettings) -> Share | None:
-    """What each device of a sum adds; None where the server adds the noise, or nobody does."""
+    """Give each device's share of a sum's noise; None where the server adds the noise, or nobody does."""
     if not (settings.is_private and settings.secure_aggregation):
         return None
     assert settings.privacy_noise is not None  # it was settled

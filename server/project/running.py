@@ -41,12 +41,12 @@ class Running:
 
     @property
     def names(self) -> list[str]:
-        """Of those that run."""
+        """List the names of running processes."""
         return [name for name, one in self._known.items() if _began(one.pid) == one.began]
 
     @property
     def ended(self) -> dict[str, str]:
-        """Those that ended when nobody asked them to, and why as far as they wrote it."""
+        """List processes that ended when nobody asked them to, and why as far as they wrote it."""
         alive = self.names
         return {name: reason(Path(one.log)) for name, one in self._known.items() if name not in alive}
 

@@ -37,7 +37,7 @@ class Entrant:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Who is in, and what each has to know of the others."""
+    """The members of a sum, and what each has to know of the others."""
 
     entrants: Mapping[int, Entrant]
     mates: Mapping[int, Sequence[int]]
@@ -78,7 +78,7 @@ class Arrangement:
         return threshold(1 + len(self.mates[place]), self.least)
 
     def receivers(self, place: int) -> Sequence[int]:
-        """Whom a place deals shares to, in their order: those of its other team-mates are pads."""
+        """List the places that one deals shares to, in their order; those of its other team-mates are pads."""
         return self.mates[place][self.needed(place) - 1 :]
 
     def peers(self, place: int) -> list[int]:
@@ -87,7 +87,7 @@ class Arrangement:
 
 
 def arranged(entrants: Iterable[Entrant], least: int, cap: int, terms: bytes = b"") -> Arrangement:
-    """Of entrants whose teams are large enough (`teams`)."""
+    """Arrange entrants whose teams are large enough (`teams`)."""
     known = {entrant.place: entrant for entrant in sorted(entrants, key=lambda one: one.place)}
     order = sorted(known, key=lambda place: hashlib.sha256(known[place].card).digest())
     mates: dict[int, list[int]] = {}

@@ -34,7 +34,7 @@ class Point(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """Whose points they are."""
+    """The job or run that points are of."""
 
     id: str
     """By which a sink knows it again."""
@@ -72,7 +72,7 @@ SINKS: Mapping[str, type[Sink]] = plugins.Registry(
 
 
 def open_sink(to: str, curves: Curves) -> Sink:
-    """What `--to NAME:WHERE` names."""
+    """Open the sink that `--to NAME:WHERE` names."""
     name, colon, where = to.partition(":")
     if not colon or name not in SINKS:
         raise SinkError(f"--to takes one of {', '.join(SINKS)} and a place, as in tensorboard:runs/; got {to!r}")

@@ -211,7 +211,7 @@ def _why_length(length: int, survey: Survey, reader: Reading) -> str:
 
 
 def remarks(survey: Survey, source: str, length: int | None = None) -> list[str]:
-    """What people should know of their data before they train on it."""
+    """Say what people should know of their data before they train on it."""
     told: list[str] = []
     if survey.guessed:
         others = "; ".join(f"--label {shlex.quote(name)} ({count} values)" for name, count in survey.others.items())

@@ -27,7 +27,7 @@ _SURE = "conversations", "conversation", "instruction"
 
 
 class Found(NamedTuple):
-    """What the columns are for."""
+    """The columns of texts and labels that were found."""
 
     task: str
     fields: Fields
@@ -38,7 +38,7 @@ class Found(NamedTuple):
 
 
 def columns_in(rows: Sequence[Row], asked: Columns, task: str | None, where: str) -> Found:
-    """What can be learned from rows, and from which of their columns."""
+    """Find what can be learned from rows, and from which of their columns."""
     names = list(dict.fromkeys(str(name) for row in rows for name in row))
     asked_for, task = task, task or _task(names, asked)
     kind = task_named(task)

@@ -41,7 +41,7 @@ class Portion(NamedTuple):
 
 @dataclass(frozen=True)
 class Survey:
-    """What was found in the data."""
+    """The findings about a data set."""
 
     name: str
     task: str
@@ -72,7 +72,7 @@ class Survey:
 
     @property
     def majority(self) -> float:
-        """What always answering the most frequent class would score."""
+        """Compute what always answering the most frequent class would score."""
         return max(self.classes.values(), default=0) / max(self.classes.total(), 1)
 
     def longer_than(self, length: int) -> float:

@@ -52,7 +52,7 @@ class _Products:
         self.products += np.outer(weight * errors, np.concatenate([far, errors]))
 
     def common(self) -> Numbers:
-        """What errors and moves have in common: of moves what holders are apart from their mean.
+        """Compute the cross products of errors with moves about their mean, and of errors with themselves.
 
         Errors' own products are as they are: what all lean to says nothing of how moves go with it.
         """
@@ -115,7 +115,7 @@ class ClassCorrection:
         return self._slopes[name]
 
     def state(self) -> Weights:
-        """What later rounds know, as the server's state keeps it."""
+        """Give the statistics for later rounds, as the server's state keeps them."""
         after: Weights = {}
         for name, products in self._told.items():
             before = self._start.optimizer.get(CLASS_CORRECTION + name)

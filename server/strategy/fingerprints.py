@@ -28,7 +28,7 @@ FREEDOM_OF_PART = 32
 def fingerprints(
     start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest, heads: Numbers | None
 ) -> Fingerprints:
-    """Of each update, by its head where heads are compared, which is by moments that are known of features."""
+    """Fingerprint each update: by its head where the moments of features are known, else by its units."""
     spec = manifest.features
     if heads is not None and spec is not None:
         rows = max(len(start[spec.weight]) - 1, 1)  # errors of an example sum to nothing

@@ -61,7 +61,7 @@ class Mean:
             self._sums[name].add(value, self._start[name], weight)
 
     def changes(self) -> Weights:
-        """What the mean moves; parameters that no update holds are not in it."""
+        """Give the mean change; parameters that no update holds are not in it."""
         return {name: (sums.far / sums.examples).astype(np.float32) for name, sums in self._sums.items()}
 
     def errors(self) -> Weights:

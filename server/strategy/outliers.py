@@ -99,7 +99,7 @@ def sizes(client: Participant) -> Norms:
 
 
 def usual_sizes(clients: Sequence[Participant], earlier: Sequence[Participant]) -> Norms:
-    """What the reports of a step are compared with: each other, and those of steps before it.
+    """Compute the usual size of a step's derivatives, by its own reports and those of steps before it.
 
     A median of few numbers may be almost nothing by chance, so it takes more reports where each holds few.
     """

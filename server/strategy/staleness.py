@@ -15,7 +15,7 @@ from server.strategy.updates import Contribution
 
 
 def share(staleness: int) -> float:
-    """What is left of an update that began so many versions ago."""
+    """Discount an update that began so many versions ago: 1 / sqrt(1 + staleness)."""
     return 1.0 / math.sqrt(1.0 + staleness)
 
 

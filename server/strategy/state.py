@@ -31,12 +31,12 @@ class Model:
 
     @property
     def result(self) -> Weights:
-        """What a job measures and gives out: the weights' running average, where it keeps one."""
+        """Give the weights that a job measures and gives out: their running average, where it keeps one."""
         return {name: self.optimizer.get(AVERAGE + name, value) for name, value in self.weights.items()}
 
     @property
     def repeatable(self) -> Weights:
-        """What a device needs to take the server's steps itself: the average is not for it."""
+        """Give what a device needs to take the server's steps itself: the average is not for it."""
         return self.weights | {n: value for n, value in self.optimizer.items() if prefix_of(n, REPEATED)}
 
 

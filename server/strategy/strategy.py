@@ -19,7 +19,7 @@ from server.strategy.updates import Contribution, Outcome
 
 @dataclass(frozen=True)
 class RoundContext:
-    """What a strategy knows of a round beside its updates."""
+    """A round's settings and manifest, and what is usual in its job."""
 
     settings: JobSettings
     manifest: Manifest

@@ -32,7 +32,7 @@ class ServerSentEvent(NamedTuple):
 
 
 class News(NamedTuple):
-    """What to tell now, and whether there will be more."""
+    """Events to tell now, and whether there will be more."""
 
     events: Sequence[ServerSentEvent]
     goes_on: bool = True
@@ -42,7 +42,7 @@ class Watched(Protocol):
     """Something that is looked at again and again."""
 
     def news(self) -> News:
-        """What is new since the last look, or everything at the first."""
+        """Read what is new since the last look, or everything at the first."""
         ...
 
     def all(self) -> Sequence[ServerSentEvent]:

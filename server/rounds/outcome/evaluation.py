@@ -98,7 +98,7 @@ def _without_units(store: Store, job: Job, weights: Weights) -> Weights | None:
 
 
 def task_of(store: Store, job: Job) -> TaskType:
-    """What a job's model is trained for."""
+    """Look up the task type of a job's model."""
     return task_named(store.bundles.manifest(job.bundle).model.task)
 
 
@@ -170,7 +170,7 @@ def _sums(report: Report, task: TaskType, whose: str) -> dict[str, float]:
 
 
 def runtime_for(store: Store, bundle: str) -> str:
-    """What evaluates a bundle here: the settings' choice, or the first of its runtimes that is installed."""
+    """Choose the runtime that evaluates a bundle: the settings', or the first of its own that is installed."""
     offered = store.bundles.manifest(bundle).runtimes
     wanted = store.settings.evaluation_runtime
     usable = [name for name in (available() if wanted else unasked()) if name in offered and wanted in ("", name)]

@@ -45,7 +45,7 @@ def counts(staleness: Sequence[int]) -> dict[str, dict[str, int]]:
 
 
 def in_words(stale: Mapping[str, int]) -> str:
-    """What people are told of a round's updates; nothing where rounds wait for their clients."""
+    """Tell people how old a round's updates are; nothing where rounds wait for their clients."""
     told = [f"{count} with weights {_versions(int(old))} old" for old, count in stale.items() if int(old)]
     newest = [f"{stale['0']} with the newest weights"] if "0" in stale else []
     count = sum(stale.values())
@@ -60,7 +60,7 @@ def _versions(count: int) -> str:
 
 
 def terms(job: Job, version: int, now: float) -> dict[str, Any]:
-    """What a part has of its own where it may outlive its round."""
+    """Give the fields of a part that may outlive its round."""
     return {"base": version, "until": now + job.settings.deadline} if job.settings.is_buffered else {}
 
 

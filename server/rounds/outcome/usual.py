@@ -8,7 +8,7 @@ from server.strategy.outliers import FIRST_ROUNDS, LAST_ROUNDS, Norms, usual
 
 
 def usual_in(database: Database, job: str, number: int) -> Norms:
-    """What updates of a job's round are compared with: each other, and those of rounds before."""
+    """Compute how far a round's updates usually go, by its own and those of rounds before."""
     since = number - LAST_ROUNDS + 1
     with database.read() as connection:
         known = parts.accepted_norms(connection, job, since=since, until=FIRST_ROUNDS)

@@ -45,7 +45,7 @@ def away_before(store: Store) -> float:
 
 
 def said_by(device: Device) -> CheckIn | None:
-    """What a device said of itself last; None before it has."""
+    """Read what a device said of itself last; None before it has."""
     if device.profile is None:
         return None
     return CheckIn(**{name: value for name, value in device.profile.items() if name in _SAID})
@@ -98,7 +98,7 @@ def _limits(store: Store, job: Job) -> list[int]:
 
 
 def runtimes_in(manifest: Manifest, said: CheckIn) -> list[str]:
-    """Those of a device that a bundle has programs for, in the device's order."""
+    """List a device's runtimes that a bundle has programs for, in the device's order."""
     return [name for name in said.runtimes if name in manifest.runtimes]
 
 
@@ -116,7 +116,7 @@ def present(store: Store, job: Job, round_: Round) -> int:
 
 
 def wants(store: Store, job: Job, round_: Round) -> str | None:
-    """What a round lacks that wants more clients than there are devices, and what to do about it."""
+    """Say what a round lacks that wants more clients than there are devices, and what to do about it."""
     here, settings = _lately(store, job, round_), job.settings
     if here >= settings.complete or _was_enough(store, job, round_, here):
         return None

@@ -279,7 +279,7 @@ class Offers:
     # --- what devices said ---
 
     def save_profiles(self) -> None:
-        """Who was here and with what, written together rather than at every check-in."""
+        """Write who was here and with what, together rather than at every check-in."""
         seen, self._seen = self._seen, {}
         if not seen:
             return

@@ -42,13 +42,13 @@ def carried(store: Store, job: Job, slot: int) -> tuple[int, ...]:
 
 
 def scores_of(store: Store, job: Job) -> list[str]:
-    """What reports say beside what is counted."""
+    """List the scores in reports beside the counted one."""
     kind = task_of(store, job)
     return [score.name for score in kind.scores if score.name != kind.counted]
 
 
 def sum_of(store: Store, job: Job, part: Part) -> Sum | None:
-    """What a part's device is told of the sum."""
+    """Describe a secure sum to a part's device."""
     if not job.settings.secure_aggregation:
         return None
     units = list(carried(store, job, part.slot))
@@ -70,7 +70,7 @@ def arrangement_of(store: Store, job: Job, standing: SumStanding, known: Sequenc
 
 
 def dealt_in(standing: SumStanding, known: Sequence[Summand]) -> dict[int, bytes]:
-    """What those dealt out whose shares were there in time."""
+    """Read what members dealt out whose shares were there in time."""
     there = set(standing.sharers)
     return {summand.place: summand.shares or b"" for summand in known if summand.place in there}
 
@@ -229,7 +229,7 @@ def _whole_teams(arrangement: Arrangement, places: Sequence[int], least: int) ->
 
 
 def clean_up(store: Store, round_: Round) -> None:
-    """What is no longer needed, of a round that is over; a crash in here leaves files, not faults."""
+    """Delete what a round that is over no longer needs; a crash in here leaves files, not faults."""
     with store.database.write() as connection:
         current = rounds.find(connection, round_.job, round_.number)
         blobs: set[str] = sums.forget(connection, round_) if current.state in ("done", "failed") else set()

@@ -89,7 +89,7 @@ def update_size(arrangement: Arrangement, sharers: Sequence[int], place: int, si
 def mean_of_sum(
     start: Model, total: Parts, count: int, scores: Sequence[str], settings: JobSettings, manifest: Manifest
 ) -> tuple[Outcome, Pooled]:
-    """Of so many devices that could have been in it."""
+    """Take the server's step by the mean of a sum, of so many devices that could have been in it."""
     change: Weights = {}
     share, wanted = share_of(settings), wanted_in_sum(settings, manifest)
     for part, parameters in _parts(manifest):

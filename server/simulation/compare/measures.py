@@ -36,7 +36,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 def main_score(*runs: Run) -> str:
-    """What is compared and drawn first: their task's main score; the accuracy until there is a score."""
+    """Choose the score that is compared and drawn first: the task's main one; accuracy until there is one."""
     return next((name for name in MAIN_SCORES if any(run.points(name) for run in runs)), "accuracy")
 
 

@@ -50,7 +50,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 class Config(msgspec.Struct, frozen=True):
-    """What a run was started with."""
+    """The configuration that a run was started with."""
 
     method: str
     model: str
@@ -98,7 +98,7 @@ class RoundLine(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a run that has ended says and its rounds do not."""
+    """The figures of a run that has ended which its rounds do not have."""
 
     peak_bytes: int | None = None
 

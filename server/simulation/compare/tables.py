@@ -69,14 +69,14 @@ def tables(group: RunGroup, interval: int = INTERVAL) -> list[Table]:
 
 
 def compact(group: RunGroup, interval: int = INTERVAL) -> Table:
-    """What fits a terminal."""
+    """Shorten a table so that it fits a terminal."""
     shown = {f"{group.score}.last": "final", f"{group.score}.fall": "fall", "rounds_to_95": "rounds to 95 %"}
     columns = {shown[metric.key]: _column(group, metric) for metric in metrics(interval) if metric.key in shown}
     return _table(f"{group.title}, {SCORES[group.score].words}, %", group, columns | _ahead(group, RIVALS[:2]))
 
 
 def curve_figures(group: RunGroup, score: str) -> Table:
-    """What a chart shows, at some of its rounds."""
+    """Tabulate a chart's values at some of its rounds."""
     curves = {row.label: dict(row.curve(score)) for row in group.rows}
     numbers = sorted({number for curve in curves.values() for number in curve})
     step = -(-len(numbers) // _SHOWN_ROUNDS) or 1

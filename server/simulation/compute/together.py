@@ -26,7 +26,7 @@ Given = TypeVar("Given")
 
 
 class Question(NamedTuple):
-    """What a client wants computed."""
+    """A pass that a client wants computed."""
 
     weights: Weights
     batch: Batch
@@ -139,7 +139,7 @@ def _answers(learner: Learner, questions: Sequence[Question]) -> list[Any]:
 
 
 class JoinedPasses:
-    """What `edge_client.step.passes.Passes` is on a device: the passes of one client's task.
+    """Compute the passes of one client's task, as `edge_client.step.passes.Passes` does on a device.
 
     Directional derivatives are products of the examples' gradients with the directions, from one backward pass for any
     number of directions; they are what a device's forward pass gives, to rounding.
@@ -185,7 +185,7 @@ class JoinedPasses:
         return self._forward(batch, weights).logits
 
     def features(self, batch: Batch, weights: Weights) -> Array:
-        """What the logits are a product of."""
+        """Give what the logits are a product of, [batch, features]."""
         features = self._forward(batch, weights).features
         assert features is not None  # they are asked for where the manifest has them
         return features

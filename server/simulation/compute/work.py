@@ -48,7 +48,7 @@ class ClientPart(NamedTuple):
 
 @dataclass(frozen=True)
 class Trained:
-    """What a client sends after its part of a round, and what it cost."""
+    """A client's update and report, and the variance of its gradients."""
 
     update: Weights
     report: dict[str, Any]

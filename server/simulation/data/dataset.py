@@ -230,7 +230,7 @@ class _NotingSource(Source):
             yield located
 
     def kinds(self, places: Sequence[int]) -> Kinds:
-        """Of the rows at these places, in the order in which they were read."""
+        """Look up the kinds of the rows at these places, in the order in which they were read."""
         rows = np.searchsorted(np.asarray(self._places), np.asarray(places))
         return Kinds(tuple(self._numbers), np.asarray(self._noted)[rows])
 

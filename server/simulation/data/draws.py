@@ -25,7 +25,7 @@ _NUMBERS = 1 << 28
 
 
 class Purpose(IntEnum):
-    """What numbers are drawn for."""
+    """The purposes that random numbers are drawn for."""
 
     CLIENTS = 0
     ROWS = 1

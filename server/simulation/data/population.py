@@ -19,7 +19,7 @@ OWN_TEST = 0.2
 
 
 class VirtualClient(NamedTuple):
-    """What one client has, read into memory."""
+    """The rows of one client, in memory."""
 
     train: Sequence[Example]
     test: Sequence[Example]
@@ -55,7 +55,7 @@ class Population:
 
     @property
     def test(self) -> Examples:
-        """What the global model is tested on: the data set's own test rows, which no client has."""
+        """Open the data set's own test rows, which no client has."""
         return self._dataset.test
 
     def client(self, number: int) -> VirtualClient:

@@ -27,7 +27,7 @@ _CELLS = 1 << 17
 
 
 class Kinds(NamedTuple):
-    """What kind each row is of: its class, its title, its author."""
+    """The kind of each row: its class, its title or its author."""
 
     names: tuple[str, ...]
     of: Indices

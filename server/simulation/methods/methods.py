@@ -53,7 +53,7 @@ class Method:
         return {**self.settings, "training": {**self.settings["training"], "estimator": theirs}}
 
     def estimator_of(self, training: Training) -> type[Estimator]:
-        """What finds a step's gradient."""
+        """Choose the estimator of a step's gradient."""
         return self.estimator or kind_of(training)
 
 
@@ -136,7 +136,7 @@ METHODS: dict[str, Method] = {
 
 @dataclass(frozen=True)
 class PaperData:
-    """What the paper sets for a data set."""
+    """The hyperparameters that the paper sets for a data set."""
 
     length: int
     learning_rate: float = 1e-4

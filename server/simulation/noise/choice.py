@@ -44,7 +44,7 @@ class Candidate:
 
 
 def forward_passes(manifest: Manifest, units: Sequence[int], training: Training) -> float:
-    """What a client's step costs beside a forward pass over the same batch, by the blocks that it goes through."""
+    """Estimate a step's cost in forward passes over the same batch, by the blocks that it goes through."""
     return passes(kind_of(training), training, manifest, units)
 
 

@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 
     @property
     def own_layers(self) -> float:
-        """Of a client whose layers are split: max(L / M, 1), a mean where M does not divide L."""
+        """Count the layers of a client among which they are split: max(L / M, 1), a mean where M does not divide L."""
         return max(self.layers / self.clients, 1)
 
     @property
@@ -86,7 +86,7 @@ class Operations(NamedTuple):
 
 
 def client_work(family: Family, shape: Shape, *, directions: int = 1, draws: int = 1) -> Operations:
-    """What a client computes for an iteration; MeZO draws each direction three times."""
+    """Count what a client computes for an iteration; MeZO draws each direction three times."""
     if family == "backprop":
         return Operations(3 * shape.layers, 0, 0)
     if family == "zero-order":

@@ -141,7 +141,7 @@ class RunFolder:
         _write(self._checkpoint, save(tensors, {_NOTED: json.dumps(noted)}))  # several keys would get a random order
 
     def lines(self) -> list[dict[str, Any]]:
-        """What is known of each round so far."""
+        """Read what is known of each round so far."""
         return [json.loads(line) for line in self.rounds.read_text().splitlines()]
 
     def finished(self) -> dict[str, Any] | None:

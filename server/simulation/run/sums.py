@@ -31,7 +31,7 @@ def summed(
     both: Sequence[tuple[ClientPart, Trained]],
     members: int,
 ) -> Outcome:
-    """Of the round's members, what those come to that are in the sum; each with its share of the noise, if there is."""
+    """Simulate a secure sum of the round's members that are in it, each with its share of the noise."""
     share = share_of(settings)
     if share is not None and members < share.least:  # by chance fewer may come than a sum is opened of
         return Outcome(moved(start, {}, settings, manifest), {}, [])

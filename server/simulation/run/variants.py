@@ -13,7 +13,7 @@ from server.simulation.plan import Plan
 
 
 class Ways(NamedTuple):
-    """What a server gives its devices to do, by what they can hold."""
+    """The training variants that a server gives its devices, by what they can hold."""
 
     able: int
     """So many, the first ones, can hold whatever step there is."""
@@ -33,7 +33,7 @@ class Ways(NamedTuple):
 
 
 def ways_in(plan: Plan, settings: JobSettings, manifest: Manifest, clients: int) -> Ways:
-    """Of a plan's clients."""
+    """Compute the training variants of a plan's clients."""
     ways, able = plan.kind.estimator_of(settings.training).ways(settings.training, manifest), round(plan.able * clients)
     if len(ways) == 1:
         return Ways(able, ways[0], ways[0], None)

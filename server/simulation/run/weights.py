@@ -15,7 +15,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 
 
 def weights_in(folder: Path, initial: Weights) -> Weights:
-    """Those of the parameters in `initial`, which they must fit."""
+    """Read the weights of the parameters in `initial`, which they must fit."""
     weights = _read(folder)
     differing = sorted(n for n, value in initial.items() if n not in weights or weights[n].shape != value.shape)
     if differing:

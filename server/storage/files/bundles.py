@@ -33,7 +33,7 @@ class BundleFiles:
         return self.folder / bundle
 
     def expected(self, bundle: str, path: str) -> FileSpec:
-        """What the manifest says of a file; the manifest itself goes by the bundle's name."""
+        """Look up a file's digest in the manifest; the manifest itself goes by the bundle's name."""
         if path == FILE_NAME:
             return FileSpec(FILE_NAME, bundle, manifests.LARGEST)
         self._require_manifest(bundle)

@@ -21,7 +21,7 @@ def newest_first(connection: Connection, limit: int) -> list[Deed]:
 
 
 def of_subject(connection: Connection, subject: str, limit: int) -> list[Deed]:
-    """What was done to one thing, the newest first."""
+    """List what was done to one thing, the newest first."""
     query = select(audit).where(audit.c.subject == subject).order_by(audit.c.id.desc()).limit(limit)
     return [Deed(**row) for row in connection.execute(query).mappings()]
 

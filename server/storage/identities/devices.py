@@ -149,7 +149,7 @@ def _with_job(*, job: str | None, **device: Any) -> tuple[Device, str | None]:
 
 
 def heard_since(connection: Connection, since: float) -> list[Device]:
-    """Those that enrolled or checked in after a time, without revoked ones."""
+    """Find devices that enrolled or checked in after a time, without revoked ones."""
     heard = func.coalesce(devices.c.last_seen, devices.c.created) > since
     query = select(devices).where(devices.c.revoked.is_(False), heard)
     return [Device(**row) for row in connection.execute(query).mappings()]
@@ -198,7 +198,7 @@ def count(connection: Connection) -> int:
 
 
 def count_heard(connection: Connection, since: float) -> int:
-    """Those that enrolled or checked in after a time, without revoked ones."""
+    """Find devices that enrolled or checked in after a time, without revoked ones."""
     heard = func.coalesce(devices.c.last_seen, devices.c.created) > since
     return connection.scalar(select(func.count()).where(devices.c.revoked.is_(False), heard)) or 0
 

@@ -32,6 +32,6 @@ def most(connection: Connection, job: str) -> int:
 
 
 def at_least(connection: Connection, job: str, times: int) -> set[str]:
-    """Who took part so often."""
+    """List devices that took part so often."""
     query = select(participations.c.device).where(participations.c.job == job, participations.c.times >= times)
     return set(connection.execute(query).scalars())

@@ -21,7 +21,7 @@ def everybody(connection: Connection) -> list[Person]:
 
 
 def find(connection: Connection, digest: str) -> Person | None:
-    """Whose token has this digest, unless it was revoked."""
+    """Find the person whose token has this digest, unless it was revoked."""
     columns = [column for column in people.c if column.name != "hash"]
     query = select(*columns).where(people.c.hash == digest, people.c.revoked.is_(False))
     row = connection.execute(query).mappings().one_or_none()

@@ -24,7 +24,7 @@ def wait_of(connection: Connection, device: str, now: float) -> float | None:
 
 
 def add(connection: Connection, part: Part, device: str, code: str, detail: str, now: float) -> None:
-    """What a device sent for a part, which may be another's, or why it gave its own back."""
+    """Note what was refused of a device for a part, which may be another's, or why it gave its own back."""
     before = select(refusals.c.id).where(refusals.c.device == device).order_by(refusals.c.id.desc())
     if (oldest := connection.scalar(before.offset(MOST_KEPT - 2).limit(1))) is not None:
         count_and_forget(connection, and_(refusals.c.device == device, refusals.c.id < oldest))

@@ -59,7 +59,7 @@ class KnownDevices:
         return moment > self._signed.get(device, 0)
 
     def spend(self, device: str, moment: int) -> None:
-        """What was signed then is not taken again."""
+        """Remember a signature, so that it is not taken again."""
         with self._lock:
             if device in self._known:
                 self._signed[device] = max(moment, self._signed.get(device, 0))

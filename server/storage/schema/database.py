@@ -79,7 +79,7 @@ class Database:
             connection.execute(select(about)).all()
 
     def damage(self, connection: Connection) -> str | None:
-        """What SQLite finds wrong with its file; PostgreSQL looks after its own."""
+        """Ask SQLite what is wrong with its file; PostgreSQL looks after its own."""
         if not self.is_sqlite:
             return None
         told = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()

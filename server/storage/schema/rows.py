@@ -49,7 +49,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Sent:
-    """What a device sent at the end of its part (mode epoch)."""
+    """A device's update at the end of its part (mode epoch)."""
 
     sha256: str
     """Of the update, which is a blob."""
@@ -102,7 +102,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Token:
-    """What devices enrol with; its text is known to nobody here."""
+    """A token that devices enrol with; its text is known to nobody here."""
 
     id: str
     label: str
@@ -174,7 +174,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Deed:
-    """Who did what: an entry of the audit log."""
+    """An entry of the audit log: who did what."""
 
     id: int
     time: float

@@ -23,7 +23,7 @@ def replace(connection: Connection, round_: Round, values: Mapping[str, float]) 
 
 
 def add_before(connection: Connection, job: str, values: Mapping[str, float]) -> None:
-    """What is known before the first round: of round 0."""
+    """Add metrics that are known before the first round, as of round 0."""
     for name, value in values.items():
         connection.execute(insert(metrics).values(job=job, round=0, name=name, value=value))
 

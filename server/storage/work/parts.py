@@ -91,7 +91,7 @@ def accepted(connection: Connection, round_: Round) -> list[Reported]:
 
 
 def accepted_devices(connection: Connection, round_: Round) -> list[str]:
-    """Whose updates a round takes."""
+    """List the devices whose updates a round takes."""
     query = select(tasks.c.device).where(*_of(round_), tasks.c.state == "accepted")
     return list(connection.execute(query.order_by(tasks.c.device)).scalars())
 
@@ -246,12 +246,12 @@ def accept(connection: Connection, part: Part, sent: Sent, now: float) -> bool:
 
 
 def judge(connection: Connection, part: Part, told: Report) -> None:
-    """What a device measured in mode iteration, whose parts have no other report."""
+    """Keep what a device measured in mode iteration, whose parts have no other report."""
     connection.execute(update(tasks).where(tasks.c.id == part.id).values(report=asdict(told)))
 
 
 def judged(connection: Connection, round_: Round) -> list[Report]:
-    """What devices measured in a round of mode iteration."""
+    """Read what devices measured in a round of mode iteration."""
     query = select(tasks.c.report).where(*_of(round_), tasks.c.report.is_not(None), tasks.c.update.is_(None))
     told = connection.execute(query.order_by(tasks.c.slot, tasks.c.id)).scalars()
     return [Report(**report) for report in told if report is not None]
@@ -272,7 +272,7 @@ def refuse_accepted(connection: Connection, part: str, reason: str) -> None:
 
 
 def accept_reporters(connection: Connection, round_: Round, now: float) -> None:
-    """Whoever reported a step of the round has done its part."""
+    """Accept the parts of all who reported a step of the round."""
     reported = select(scalars.c.task).where(scalars.c.job == round_.job, scalars.c.round == round_.number)
     connection.execute(
         update(tasks)

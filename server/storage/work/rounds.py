@@ -142,7 +142,7 @@ def next_iteration(connection: Connection, round_: Round, deadline: float) -> No
 
 
 def add_to_result(connection: Connection, round_: Round, known: Mapping[str, float]) -> None:
-    """What came to be known of a round that is over."""
+    """Add to the result of a round that is over."""
     if round_.result is not None:
         result = {**round_.result, **known}
         connection.execute(update(rounds).where(*_is(round_.job, round_.number)).values(result=result))

@@ -29,7 +29,7 @@ def count(connection: Connection, round_: Round) -> int:
 
 
 def reported(connection: Connection, round_: Round) -> list[Reported]:
-    """Who reported the open iteration, in the order of their slots."""
+    """List who reported the open iteration, in the order of their slots."""
     joined = and_(scalars.c.task == tasks.c.id, scalars.c.iteration == round_.iteration)
     query = (
         select(tasks, scalars.c.report.label("data"))

@@ -89,7 +89,7 @@ def count(connection: Connection, round_: Round) -> int:
 
 
 def devices_of(connection: Connection, round_: Round, places: Sequence[int]) -> list[str]:
-    """Whose these places are."""
+    """Look up the devices of these places."""
     query = select(tasks.c.device).join(summands, summands.c.task == tasks.c.id)
     return list(connection.execute(query.where(*_of(summands, round_), tasks.c.slot.in_(places))).scalars())
 
@@ -143,7 +143,7 @@ def accept(connection: Connection, parts: Sequence[str], norms: Mapping[str, flo
 
 
 def forget(connection: Connection, round_: Round) -> set[str]:
-    """Of a round that is over; the masked updates that nothing names any more."""
+    """Forget the sum of a round that is over; give the masked updates that nothing names any more."""
     if connection.scalar(select(sums.c.job).where(*_of(sums, round_))) is None:
         return set()
     query = select(summands.c.update).where(*_of(summands, round_), summands.c.update.is_not(None))

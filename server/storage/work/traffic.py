@@ -116,7 +116,7 @@ def by_device(connection: Connection, among: Collection[str] | None = None) -> d
 
 
 def of_device(connection: Connection, device: str) -> Volume:
-    """Of all jobs."""
+    """Add up a device's traffic over all jobs."""
     query = select(func.sum(traffic.c.up), func.sum(traffic.c.down)).where(traffic.c.device == device)
     return _volume(*connection.execute(query).one())
 
