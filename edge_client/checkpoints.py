@@ -25,7 +25,7 @@ class NoCheckpoint(SpryError):
 
 
 def local_model(source: str) -> Path | None:
-    """What a source names here, a folder of Hugging Face's or a GGUF file; None for a name on the hub."""
+    """Find the folder of Hugging Face's or the GGUF file that a source names; None for a name on the hub."""
     if source.startswith(PACKAGE_PREFIX):
         return _in_package(source.removeprefix(PACKAGE_PREFIX))
     path = Path(source)

@@ -108,7 +108,7 @@ class Parameter(_Record, frozen=True):
 
 
 class Unit(_Record, frozen=True, omit_defaults=True):
-    """What is assigned to clients as a whole: a LoRA pair, an IA3 vector, a layer's bias. Numbered by position."""
+    """Weights that are assigned to clients as a whole: a LoRA pair, an IA3 vector, a bias. Numbered by position."""
 
     name: str
     segments: tuple[str, ...]
@@ -123,7 +123,7 @@ class Unit(_Record, frozen=True, omit_defaults=True):
         return sum(parameter.size for parameter in self.parameters)
 
     def tangents_of(self, length: int) -> tuple[Parameter, ...]:
-        """What a direction of it consists of, in texts of so many tokens: weights, or each token's few numbers."""
+        """Describe a direction in texts of so many tokens: of the weights, or of each token's few numbers."""
         if self.tangents == "weights":
             return self.parameters
         tokens = length if self.token is None else 1
@@ -148,7 +148,7 @@ class OutputSummary(_Record, frozen=True):
 
 
 class Trial(_Record, frozen=True):
-    """What came of a program on inputs that a seed gives; `edge_client.runtimes.trials` says which."""
+    """A program's results on inputs that a seed gives; `edge_client.runtimes.trials` says which."""
 
     program: str
     """Its name."""
@@ -159,7 +159,7 @@ class Trial(_Record, frozen=True):
 
 
 class RuntimeSpec(_Record, frozen=True):
-    """What the bundle holds for one runtime."""
+    """The programs of a bundle for one runtime."""
 
     precision: Precision
     versions: dict[str, str]
@@ -205,7 +205,7 @@ class AdapterSpec(_Record, frozen=True):
 
 
 class FeatureSpec(_Record, frozen=True):
-    """What a model hands to the linear layer that gives its logits: the head's plain program tells it."""
+    """The features that a model hands to the linear layer of its logits: the head's plain program tells them."""
 
     weight: str
     """The layer's, among the head's parameters."""
@@ -216,7 +216,7 @@ class FeatureSpec(_Record, frozen=True):
 
 
 class GenerationSpec(_Record, frozen=True):
-    """What the programs that generate can hold."""
+    """The room of the programs that generate."""
 
     length: int
     """Tokens of prompt and answer together."""
@@ -304,7 +304,7 @@ class Manifest(_Record, frozen=True, kw_only=True):
         return self.trained_with(range(len(self.units)))
 
     def trained_with(self, units: Iterable[int]) -> tuple[Parameter, ...]:
-        """What a client trains that was given these units: their parameters, and the head's, which is everybody's."""
+        """List what a client with these units trains: their parameters, and the head's, which is everybody's."""
         return *(parameter for unit in units for parameter in self.units[unit].parameters), *self.head
 
     @property

@@ -90,7 +90,7 @@ def load(entry: EntryPoint) -> Any:
 
 
 def missing_extra(entry: EntryPoint, error: ImportError) -> RuntimeMissing | None:
-    """What to tell the user when a library is missing; None when the failed import is a defect of our own."""
+    """Say which extra a missing library is of; None when the failed import is a defect of our own."""
     extra = describe(entry).extra
     library = (error.name or "").partition(".")[0]
     if extra is None or not library or library in OWN_PACKAGES:

@@ -40,7 +40,7 @@ _FIRST = 100
 
 
 class Columns(NamedTuple):
-    """What was asked for; several columns with + between them are joined by a space, an empty one is looked for."""
+    """The columns that were asked for; several are joined with +, an empty one is looked for."""
 
     text: str = ""
     """Or the question."""

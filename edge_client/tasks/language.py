@@ -51,7 +51,7 @@ class Language(TaskType):
         return lambda row: example_of(row, known)
 
     def first_check(self, labels: Sequence[str]) -> Callable[[Row], object]:
-        """What the template makes of messages is in the bundle."""
+        """Take every row: what the template makes of messages is in the bundle."""
         return require_known
 
     def encode(self, encoder: TextEncoder, examples: Sequence[Example]) -> tuple[Encoded, Array]:

@@ -167,7 +167,7 @@ class DeviceKey:
 
 @dataclass(frozen=True)
 class OpenJob:
-    """What a running job asks of a device's rows, to be told before a place is taken."""
+    """A running job's demands on a device's rows, which are told before a place is taken."""
 
     job: Name
     job_name: Name
@@ -178,7 +178,7 @@ class OpenJob:
 
 @dataclass(frozen=True)
 class CheckIn:
-    """What a device is and has at this moment."""
+    """A device's state at this moment: its runtimes, memory, rows and conditions."""
 
     runtimes: Annotated[list[Name], Len(0, 20)]
     examples: Annotated[int, Ge(0), Le(2**40)] = 0
@@ -288,7 +288,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Report(Judgement):
-    """What an update says beside its tensors."""
+    """A client's report on its training, beside an update's tensors."""
 
     examples: Annotated[int, Ge(1), Le(2**40)]
     """The examples trained on: an update's weight."""

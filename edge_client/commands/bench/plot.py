@@ -31,7 +31,7 @@ class Kind(NamedTuple):
 
 
 def kinds(rows: Iterable[StepFigures]) -> list[Kind]:
-    """What has both figures, in the order of the table."""
+    """List the steps that have both figures, in the order of the table."""
     by_kind: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in rows:
         if row.peak_mb is not None:

@@ -17,7 +17,7 @@ ALL_BLOCKS = 1.0
 
 
 class Described(Protocol):
-    """What is asked of an `export.adapt.adapter.Adapter` before a model is adapted."""
+    """The part of `export.adapt.adapter.Adapter` that is read before a model is adapted."""
 
     @property
     def rank(self) -> int: ...
@@ -37,7 +37,7 @@ def own_rank(method: str) -> int:
 
 
 def own_options(method: str) -> tuple[str, ...]:
-    """What makes one adapter of a kind differ from another: none where there is nothing to choose."""
+    """List the options in which adapters of a kind differ: none where there is nothing to choose."""
     return _ADAPTERS[method].options if method in _ADAPTERS else ()
 
 
@@ -88,7 +88,7 @@ class AdapterOptions(OptionGroup):
             object.__setattr__(self, "last_blocks", 0)
 
     def of_task(self, task: str) -> AdapterOptions:
-        """What it is for a task: where no task layer learns beside it, in all blocks unless somebody says which."""
+        """Fill in what a task decides: without a task layer, in all blocks unless somebody says which."""
         return self if has_head(task) or self.last_blocks is not None else replace(self, last_blocks=0)
 
     def blocks_of(self, blocks: int) -> int:
