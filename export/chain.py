@@ -48,7 +48,7 @@ class DifferentiatedModel:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a bundle is written and verified from."""
+    """The parts that a bundle is written and verified from."""
 
     options: ExportOptions
     loaded: Loaded

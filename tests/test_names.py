@@ -21,7 +21,7 @@ def test_no_two_classes_have_one_name():
 
 
 RIDDLES = ("What ", "Of ", "Those ", "Who ", "Whose ", "Whom ")
-IN_PLAIN_WORDS = "edge_client", "server/strategy", "server/aggregation"
+IN_PLAIN_WORDS = "edge_client", "server/strategy", "server/aggregation", "server/rounds", "server/privacy"
 
 
 def test_public_docstrings_begin_with_what_something_does_or_is():

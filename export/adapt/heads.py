@@ -139,7 +139,7 @@ def feature_square(loaded: Loaded, heads: Sequence[str], seed: int) -> float | N
 
 
 def entering(layer: nn.Module, given: Tensor) -> Tensor:
-    """What a layer's weight is multiplied with, of what the layer is given."""
+    """Select what a layer's weight is multiplied with, of what the layer is given."""
     return layer.standardized(given) if isinstance(layer, StandardizedLinear) else given
 
 

@@ -28,7 +28,7 @@ def few_segments(segments: Sequence[Segment], structures: Sequence[object] = ())
 
 
 def structure(segment: SegmentGraph) -> str:
-    """What a segment computes, whatever its weights."""
+    """Describe a segment's computation, whatever its weights."""
     places = {node: number for number, node in enumerate(segment.graph.graph.nodes)}
     lines: list[str] = []
     for node in places:

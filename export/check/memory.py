@@ -20,7 +20,7 @@ _FILE = "memory.json"
 
 
 def memory_of(folder: Path, manifest: Manifest, runtime: str, cache: Path) -> dict[str, Memory]:
-    """What each of a runtime's programs takes, by name."""
+    """Measure the memory of each of a runtime's programs, by name."""
     kept = cache / _key(manifest, runtime) / _FILE
     try:
         by_program = msgspec.json.decode(kept.read_bytes(), type=dict[str, Memory])

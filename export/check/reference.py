@@ -73,7 +73,7 @@ class Reference:
     def entering(
         self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], names: Iterable[str]
     ) -> dict[str, Tensor]:
-        """What enters the factors before these bottlenecks, [batch, tokens, features]."""
+        """Compute what enters the factors before these bottlenecks, [batch, tokens, features]."""
         parts: list[dict[str, Tensor]] = []
         with torch.no_grad():
             for some, nothing in self._in_pieces(inputs, {}):

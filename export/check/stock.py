@@ -37,7 +37,7 @@ Step = Callable[[], object]
 
 
 def onnx_loader(file: Path, sizes: Sizes) -> Callable[[], Step]:
-    """What loads the model and returns a function that runs it."""
+    """Make a loader of the model, which returns a function that runs it."""
     import onnxruntime
 
     ort: Any = onnxruntime

@@ -86,7 +86,7 @@ def _entering(unit: Unit, batch: int, length: int, generator: torch.Generator) -
 
 
 class Truth:
-    """What a model says of a sample, found once for all runtimes that are held against it."""
+    """A model's results on a sample, computed once for all runtimes that are held against it."""
 
     def __init__(self, model: Reference, sample: Sample) -> None:
         self.sample = sample
@@ -136,7 +136,7 @@ class Truth:
 
     @cached_property
     def moved(self) -> dict[str, Tensor]:
-        """What the first direction at bottlenecks is in their factors' weights, [batch, rank, features]."""
+        """Give the first direction at bottlenecks as one of their factors' weights, [batch, rank, features]."""
         sample, first = self.sample, self.sample.entering[0]
         if not first:
             return {}

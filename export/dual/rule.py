@@ -29,7 +29,7 @@ class Dual:
 
 @dataclass(frozen=True)
 class SharesDual(Dual):
-    """What a softmax gives along its last axis: its tangent is one of its exponents, less their sum times the shares.
+    """A softmax along its last axis: its tangent is one of its exponents, less their sum times the shares.
 
     So a product with it is one with the exponents' tangent alone, less that sum times the product that there is
     already, which has fewer columns than attention has tokens.

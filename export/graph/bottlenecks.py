@@ -34,7 +34,7 @@ def bottlenecks(graph: fx.GraphModule) -> dict[str, fx.Node]:
 
 
 def entering_node(product: fx.Node) -> fx.Node:
-    """What the factor is multiplied with."""
+    """Find the node that the factor is multiplied with."""
     return product.all_input_nodes[0]
 
 

@@ -53,7 +53,7 @@ def value_name(layer: int) -> str:
 
 @dataclass(frozen=True)
 class CacheShape:
-    """What a layer keeps of each token."""
+    """The shape of what a layer keeps of each token."""
 
     heads: int
     key: int

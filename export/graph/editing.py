@@ -22,7 +22,7 @@ _ALIASES = {aten.alias.default, aten.detach.default, aten.detach_.default, aten.
 
 
 def unwritten() -> AbstractContextManager[None]:
-    """What is traced in here has no code until somebody runs it: most graphs are only read and rewritten."""
+    """Trace without writing code until a graph runs: most graphs are only read and rewritten."""
     return lazy._use_lazy_graph_module(True)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 
 
 class Role(Enum):
-    """What a placeholder of a graph stands for."""
+    """The role of a graph's placeholder."""
 
     INPUT = "input"
     """Tokens, masks and labels: batched along dimension 0."""

@@ -60,7 +60,7 @@ def logits_layer(head: SegmentGraph) -> fx.Node | None:
 
 
 def bias_of(layer: fx.Node) -> fx.Node | None:
-    """What is added to a trained layer's product: the graph has it apart."""
+    """Find what is added to a trained layer's product: the graph has it apart."""
     added = [other for user in layer.users if user.target is torch.ops.aten.add.Tensor for other in user.args]
     return next((node for node in added if isinstance(node, fx.Node) and _role(node) is Role.HEAD), None)
 

@@ -89,7 +89,7 @@ class _Part:
         return group * _GROUP + inside.argmax(-1, keepdim=True) + self.first
 
     def back(self, weighted: Tensor) -> tuple[Tensor, Tensor]:
-        """What weighted logits, and the labels' alone, come to in hidden states."""
+        """Compute weighted logits, and the labels' alone, back into hidden states."""
         numbers = torch.arange(weighted.shape[-1], device=weighted.device)
         labels = ((numbers == self._place) & self._inside).to(weighted.dtype)
         if self._weight is None:

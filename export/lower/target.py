@@ -63,7 +63,7 @@ class Lowered:
 
 
 class Lowering(Protocol):
-    """What a runtime's module offers under the name LOWERING."""
+    """A runtime's lowering, which its module offers under the name LOWERING."""
 
     def lower(
         self,
@@ -140,7 +140,7 @@ def lowering(runtime: str, processor: str = "", *, fine: bool = False) -> Loweri
 def processor_for(
     runtime: str, processor: Processor | Literal["auto"], precision: Precision, programs: Sequence[Shaped]
 ) -> str:
-    """What the runtime's files are to be made for; empty where they are the same for all."""
+    """Choose the processor that the runtime's files are made for; empty where they are the same for all."""
     resolved = lowering(runtime)
     if precision != "int8" or not isinstance(resolved, ForProcessors):
         return ""

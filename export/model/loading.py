@@ -60,7 +60,7 @@ class Loaded:
 
     @property
     def built(self) -> Built:
-        """What is alike of models that differ in their weights alone."""
+        """Describe what is alike of models that differ in their weights alone."""
         return type(self.model), self.task.name, self.model.config.to_json_string(use_diff=False)
 
     @property
@@ -129,7 +129,7 @@ def is_too_large(source: str) -> bool:
 
 
 def copied_bytes(source: str) -> int:
-    """What the copy takes that weights are mapped from."""
+    """Estimate the bytes of the copy that weights are mapped from."""
     place = _place(source, random_weights=False)
     if place is None:
         return 0

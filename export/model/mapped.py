@@ -41,17 +41,17 @@ def fits_memory(needed: int) -> bool:
 
 
 def float_bytes(folder: Path) -> int:
-    """What a checkpoint's weights take in float32; 0 where they are not in safetensors."""
+    """Count the bytes of a checkpoint's weights in float32; 0 where they are not in safetensors."""
     return sum(4 * elements for _, _, _, elements in _entries(folder))
 
 
 def largest_float_bytes(folder: Path) -> int:
-    """What a checkpoint's largest weight takes in float32."""
+    """Count the bytes of a checkpoint's largest weight in float32."""
     return max((4 * elements for _, _, _, elements in _entries(folder)), default=0)
 
 
 def widened_bytes(folder: Path) -> int:
-    """What the copy of a checkpoint takes; 0 where none is needed."""
+    """Count the bytes of the copy of a checkpoint; 0 where none is needed."""
     return 0 if _is_float(folder) else float_bytes(folder)
 
 

@@ -16,7 +16,7 @@ class LanguageModel(ModelTask):
     peft_type = "CAUSAL_LM"
 
     def judged(self, logits: Tensor, labels: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each token the likeliest follower and the loss of the true one: [B, T, 2], in place of whole logits."""
+        """Give each token's likeliest follower and the loss of the true one, [B, T, 2], in place of whole logits."""
         following = torch.cat([labels[:, 1:], torch.full_like(labels[:, :1], IGNORED)], 1)
         losses, likeliest = _of_tokens(logits, following)
         counted = (following >= 0).to(losses.dtype)

@@ -37,7 +37,7 @@ class ModelTask(ABC):
             config.label2id = {label: i for i, label in enumerate(labels)}
 
     def logits(self, output: Any) -> Tensor:
-        """Of what a model returns."""
+        """Select the logits of what a model returns."""
         return output.logits
 
     def judged(self, logits: Tensor, labels: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from export.write import pack
 
 
 class Structure(NamedTuple):
-    """What a model with its adapter is made of, whatever its weights."""
+    """The structure of a model with its adapter, whatever its weights."""
 
     units: tuple[m.Unit, ...]
     head: tuple[m.Parameter, ...]
@@ -32,7 +32,7 @@ def structure_of(segments: list[SegmentGraph]) -> Structure:
 
 
 def describe(loaded: Loaded, adapted: Adapted, structure: Structure, method: str) -> m.Manifest:
-    """What is known once the model is captured: units, head and the chain of segments; no shapes, no files."""
+    """Describe a captured model: units, head and the chain of segments; no shapes, no files."""
     entrances = {unit.tangents for unit in structure.units}
     return m.Manifest(
         schema=m.SCHEMA if "bottleneck" in entrances else m.FIRST_SCHEMA,

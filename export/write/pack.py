@@ -137,7 +137,7 @@ def add_adapter(folder: Path, config: Mapping[str, object], values: Mapping[str,
 
 
 def plain(value: object) -> object:
-    """What JSON can hold of a PEFT configuration, in a fixed order."""
+    """Keep what JSON can hold of a PEFT configuration, in a fixed order."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in sorted(value.items(), key=lambda pair: str(pair[0]))}
     if isinstance(value, set | frozenset):

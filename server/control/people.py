@@ -26,7 +26,7 @@ class Known(NamedTuple):
 
 
 def known(store: Store, bearer: str) -> Known:
-    """Whose token this is."""
+    """Find whose token this is."""
     if hmac.compare_digest(digest(bearer), digest(store.admin_token)):
         return Known(ADMIN, "administrator")
     with store.database.read() as connection:

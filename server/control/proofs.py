@@ -28,7 +28,7 @@ class Signed(NamedTuple):
 
     @property
     def device(self) -> str:
-        """Who it says it is."""
+        """Read who a request says it is from."""
         return self.proof.partition(".")[0]
 
     @property

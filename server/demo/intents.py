@@ -134,13 +134,13 @@ def slice_of(number: int, count: int) -> list[Phrase]:
 
 
 def own_test(number: int, count: int) -> list[Phrase]:
-    """What device `number` will hear: its household's habits, put in ways that it has not heard."""
+    """Draw what device `number` will hear: its household's habits, put in ways that it has not heard."""
     rng = random.Random(f"will hear {number}")  # noqa: S311
     return [_said(rng, _asked(rng, number), _habits(number), held_out=True) for _ in range(count)]
 
 
 def common_test(count: int) -> list[Phrase]:
-    """What all of them may hear: every intent as often, in ways that none has heard."""
+    """Draw what all of them may hear: every intent as often, in ways that none has heard."""
     rng = random.Random("everybody")  # noqa: S311
     return [_said(rng, LABELS[i % len(LABELS)], WORDS, held_out=True) for i in range(count)]
 

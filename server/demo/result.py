@@ -31,7 +31,7 @@ class Own:
 
 @dataclass(frozen=True)
 class DeviceResult:
-    """What the demo asked of one device, and what that device has of it."""
+    """One device's work in the demo, and what it has of it."""
 
     name: str
     runtime: str

@@ -14,7 +14,7 @@ from edge_client.data.turns import SYSTEM, USER
 
 
 class Around(NamedTuple):
-    """What is written before a message, and after it."""
+    """The texts before a message, and after it."""
 
     before: str
     after: str

@@ -19,7 +19,7 @@ _LOOK = 0.3
 
 
 class Recipe:
-    """What a bundle was exported by.
+    """The command that a bundle was exported by.
 
     Args:
         bundle: its folder.

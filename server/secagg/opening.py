@@ -39,7 +39,7 @@ class Total:
 def shares_in(
     arrangement: Arrangement, dealt: Mapping[int, bytes], survivors: Collection[int], openings: Mapping[int, bytes]
 ) -> Shares:
-    """What devices opened, by whose secret it is of; `dealt` is what each dealt out."""
+    """Sort what devices opened by whose secret it is of; `dealt` is what each dealt out."""
     shares: Shares = defaultdict(dict)
     for place, opening in openings.items():
         about = sorted({place, *(mate for mate in arrangement.mates[place] if mate in dealt)})

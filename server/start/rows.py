@@ -133,7 +133,7 @@ class Recoded(Source):
 
 
 def first_rows(source: Source) -> list[Row]:
-    """Those that tell what a source has; at least one."""
+    """Read the first rows, which tell what a source has; at least one."""
     first = list(islice(source.rows(), LOOKED_AT))
     rows = [spread(located.row) for located in first if located.row is not None]
     if not rows:

@@ -54,7 +54,7 @@ def too_large(limit: int) -> Refusal:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a route takes of a message; nowhere more than the setting `max_json_bytes`."""
+    """Bound what a route takes of a message; nowhere more than the setting `max_json_bytes`."""
 
     limit: int | None = None
     any_text: bool = False
@@ -82,7 +82,7 @@ def taken_by(route: Any) -> Taken:
 
 
 class Crowd:
-    """Those whom nobody knows and who are sending a body; all on one event loop."""
+    """Count strangers who are sending a body; all on one event loop."""
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -222,7 +222,7 @@ async def _write(request: Request, path: Path, limit: int, seconds: float) -> st
 
 
 class Uploads:
-    """What is being sent: of one task once at a time, and of one device little."""
+    """Track uploads: of one task once at a time, and of one device few."""
 
     _OF_A_DEVICE = 2
 

@@ -63,7 +63,7 @@ class Rows8(Frozen):
         return self.store(self.suffix, numbers), self.store("scale", lambda: encoded[1])
 
     def linear(self, graph: Graph, x: fx.Node) -> str:
-        """Of values and tangents stacked alike, since each row has a scale of its own."""
+        """Lower a product of values and tangents stacked alike, since each row has a scale of its own."""
         weight, scales = (graph.external(reference) for reference in self._encoded())
         rows = _rounded_once(graph, x, self.digits)
         product = self._product(graph, rows, weight, scales, turn=self.rows)

@@ -31,19 +31,19 @@ class Weight(Protocol):
     """A frozen weight [out, in] in its stored form, and what `export.graph.ops` does with it."""
 
     def tensors(self) -> list[Tensor]:
-        """What is stored."""
+        """List the stored tensors."""
         ...
 
     def product(self, x: Tensor) -> Tensor:
-        """What `spry.linear` computes: x @ weight.T."""
+        """Compute x @ weight.T (`spry.linear`)."""
         ...
 
     def transposed_product(self, gradient: Tensor) -> Tensor:
-        """What `spry.linear_t` computes: gradient @ weight."""
+        """Compute gradient @ weight (`spry.linear_t`)."""
         ...
 
     def rows(self, ids: Tensor) -> Tensor:
-        """What `spry.embedding` computes: weight[ids]."""
+        """Compute weight[ids] (`spry.embedding`)."""
         ...
 
     def float32(self) -> Tensor: ...

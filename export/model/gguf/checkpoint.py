@@ -47,7 +47,7 @@ class GgufCheckpoint:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Give the name that people call it."""
         named = self.header.settings.get("general.name")
         return named if self.path.suffix != SUFFIX and isinstance(named, str) else self.path.name
 

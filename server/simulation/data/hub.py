@@ -67,7 +67,7 @@ def columns(splits: Splits, data: str) -> Sequence[str]:
 
 
 def labelled(splits: Splits, data: str, label: str) -> tuple[HubSource, HubSource]:
-    """What there is to train on and to test on, without the rows that have no label."""
+    """Select the rows to train on and to test on, without those that have no label."""
     tests = (_labelled(splits[name], label) for name in _TESTS if name in splits)
     test = next((split for split in tests if len(split)), None)
     if test is None:

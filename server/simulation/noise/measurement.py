@@ -171,7 +171,7 @@ class _Steps:
         return rows if training.per_example else rows.sum(axis=0, keepdims=True)
 
     def noise(self, training: Training, draw: Draw, unit: int, share: float) -> float | None:
-        """What theory expects of a holder with this share, where it can tell."""
+        """Compute the noise that theory expects of a holder with this share, where it can tell."""
         bottleneck = draw.by_example.bottlenecks.get(self._names[unit][0])
         if bottleneck is None or training.estimator != "forward":
             return expected_noise(training, share * self.rows(training, draw, unit))

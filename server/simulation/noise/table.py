@@ -30,7 +30,7 @@ WIDTH = 100
 
 
 class AdapterNoise(NamedTuple):
-    """What was measured of an adapter."""
+    """The measured noise of an adapter."""
 
     adapter: AdapterOptions
     rows: Sequence[NoiseRow]

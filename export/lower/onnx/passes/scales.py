@@ -18,7 +18,7 @@ _ROUNDING = ["QuantizeLinear", "ReduceMax", "ReduceMin"]
 
 @dataclass
 class RowScales:
-    """What is known of them while a graph is written; values are names."""
+    """The scales of rows that are known while a graph is written; values are names."""
 
     products: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
     """By a product times its rows' scales: both of them."""
