@@ -30,7 +30,7 @@ from tables import DESK, MODEL, TABLES, Run, kept_under
 
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 ASIDE = {"data": (DESK, 256), "held-back": ("test.jsonl", rates.HELD_BACK)}
-"""Of some copies of a data set: where training rows go, and how many. Those at the desk standardize task layers."""
+"""Where some training rows of each data set go, and how many; those at the desk standardize task layers."""
 
 
 def prepare(data: Path, out: Path, rows: str, name: str) -> None:

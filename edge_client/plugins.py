@@ -56,19 +56,9 @@ SINKS = EntryGroup("spry.sinks", "sink", "server.sinks.sink.Sink")
 SIMULATION = EntryGroup("spry.simulation", "simulation's model", "server.simulation.compute.learner.Exporter")
 
 GROUPS = (
-    COMMANDS,
-    CHECKS,
-    BENCHES,
-    BASELINES,
-    RUNTIMES,
-    ADAPTERS,
-    ESTIMATORS,
-    SERVER_OPTIMIZERS,
-    STRATEGIES,
-    AGGREGATION_RULES,
-    SINKS,
-    SIMULATION,
-)
+    COMMANDS, CHECKS, BENCHES, BASELINES, RUNTIMES, ADAPTERS, ESTIMATORS, SERVER_OPTIMIZERS, STRATEGIES,
+    AGGREGATION_RULES, SINKS, SIMULATION,
+)  # fmt: skip
 
 
 @cache

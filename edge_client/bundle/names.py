@@ -35,7 +35,7 @@ in the state those of all."""
 SIZES = "n:"
 """How far a unit's newest holders went (`server.aggregation.units`), which the server alone keeps."""
 SAID = "s:"
-"""What a device said so far, by its id (`server.aggregation.memory`), which the server alone keeps."""
+"""A device's fingerprints of all rounds, by its id (`server.aggregation.memory`), which the server alone keeps."""
 CLASS_CORRECTION = "l:"
 """How far a parameter goes with the errors of those who train it (`server.strategy.class_correction`), which the server
 alone keeps."""

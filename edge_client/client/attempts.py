@@ -81,17 +81,21 @@ class Attempts:
         task = job.begin(task)
         if job.update() is None:
             conditions = self.check_ins.conditions
-            bench = self.loader.session_for(task, conditions.memory())
-            bench.require(task)
+            session = self.loader.session_for(task, conditions.memory())
+            session.require(task)
             job.save_about(KnownJob(task.job, task.job_name, task.bundle, task.runtime))
             examples, held_back = self.data.fitting(
-                bench.manifest.model, bench.kind.fields, bench.check(), bench.template, converses=bench.kind.converses
+                session.manifest.model,
+                session.kind.fields,
+                session.check(),
+                session.template,
+                converses=session.kind.converses,
             )
-            self.check_ins.validation.tell_of_long(bench, task, examples)
+            self.check_ins.validation.tell_of_long(session, task, examples)
             from edge_client.rounds.participation import Participation
 
             part = Participation(
-                task, self.server, job, bench, examples, held_back, self.tell, conditions.memory(),
+                task, self.server, job, session, examples, held_back, self.tell, conditions.memory(),
                 conditions.low_memory,
             )  # fmt: skip
             self.check_ins.step_seconds = part.run()

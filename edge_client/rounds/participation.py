@@ -36,7 +36,7 @@ class Participation:
     task: Task
     server: Server
     store: JobStore
-    bench: TrainingSession
+    session: TrainingSession
     examples: Examples
     held_back: Examples
     """For evaluation."""
@@ -52,10 +52,10 @@ class Participation:
         Gives the seconds that a step took; None if the round was over before the first.
         """
         training = self.task.training
-        data = self.bench.data(self.task, self.examples, self.held_back)
+        data = self.session.data(self.task, self.examples, self.held_back)
         again = steps_in(training, len(data.batches)) > len(data.batches)
-        passes = self.bench.passes(self.task, self.memory, keep_prefixes=again, low_memory=self.low_memory)
-        model = self.bench.model(self.task, passes)
+        passes = self.session.passes(self.task, self.memory, keep_prefixes=again, low_memory=self.low_memory)
+        model = self.session.model(self.task, passes)
         try:
             return self._iterate(model, data, passes) if training.mode == "iteration" else self._train(model, data)
         finally:
@@ -63,7 +63,7 @@ class Participation:
 
     def _iterate(self, model: LocalModel, data: LocalData, passes: Passes) -> float | None:
         where = self.server, self.store, self.tell
-        iterations = Iterations(self.task, self.bench.bundle, passes, model.estimator, data.batches, *where)
+        iterations = Iterations(self.task, self.session.bundle, passes, model.estimator, data.batches, *where)
         seconds = iterations.run()
         newest = iterations.kept
         own = personalized(self.task, model, data, newest.weights)
@@ -74,7 +74,7 @@ class Participation:
         return seconds
 
     def _tell_server(self, judged: Judged) -> None:
-        """What it measured; the round is over, and is worth nothing less where nobody wants to know."""
+        """Send what this device measured; the round is over, so that a server that refuses it costs a warning alone."""
         try:
             self.server.send_judgement(self.task.id, Judgement(**judged.told()))
         except (Unauthorized, Unreachable):
@@ -83,7 +83,7 @@ class Participation:
             self.tell(Event("warning", f"the server takes no measured accuracies of round {self.task.round}: {error}"))
 
     def _train(self, model: LocalModel, data: LocalData) -> float:
-        start = current(self.server, self.store, self.bench.bundle, self.task).weights
+        start = current(self.server, self.store, self.session.bundle, self.task).weights
         peak = peak_above_now()
         progress = _Progress(self, steps_in(self.task.training, len(data.batches)))
         resumed = progress.resumed(start)
@@ -100,13 +100,13 @@ class Participation:
         return progress.seconds / report.steps
 
     def _tell_scores(self, judged: Judged) -> None:
-        before, after = self.bench.kind.hits(judged.before), self.bench.kind.hits(judged.own)
+        before, after = self.session.kind.hits(judged.before), self.session.kind.hits(judged.own)
         message = f"of {judged.before.total} held back, the global model gets {before} right, this device's own {after}"
         self.tell(Event("evaluated", message, judged.told()))
 
 
 class _Progress:
-    """Where a round's training stands: timed, told, and saved from time to time."""
+    """Time a round's training, tell its progress, and save it from time to time."""
 
     def __init__(self, part: Participation, steps: int) -> None:
         self.seconds = 0.0
@@ -117,7 +117,7 @@ class _Progress:
         self._began = self._saved = time.monotonic()
 
     def resumed(self, start: Weights) -> TrainingState | None:
-        """The state that an earlier run of the task left, trained on the same data."""
+        """Read the state that an earlier run of the task left, trained on the same data."""
         task, part = self._part.task, self._part
         saved = part.store.progress(task, part.examples.fingerprint)
         if saved is None:
@@ -127,7 +127,7 @@ class _Progress:
         return TrainingState(start | saved.weights, saved.optimizer, saved.step, saved.loss, saved.examples)
 
     def took(self, state: TrainingState) -> None:
-        """Hear of a step."""
+        """Take note of a step: add its time, tell it, and save it where it is time to."""
         self.seconds += time.monotonic() - self._began
         self._state = state
         loss, part = state.loss / state.step, self._part
@@ -141,7 +141,7 @@ class _Progress:
         """Keep the last state, so that another run goes on from it."""
         state, part = self._state, self._part
         if state is not None:
-            own = update(part.task, part.bench.manifest, state)
+            own = update(part.task, part.session.manifest, state)
             progress = Checkpoint(state.step, state.loss, state.examples, self.seconds, own, state.optimizer)
             part.store.save_progress(part.task, part.examples.fingerprint, progress)
             self._saved = time.monotonic()

@@ -153,7 +153,7 @@ def _named(program: ProgramSpec, outputs: Sequence[Array]) -> dict[str, Array]:
 
 
 def _failed(program: ProgramSpec, error: Exception) -> SpryError:
-    """What a library raised while a program ran, in one line."""
+    """Make one line of what a library raised while a program ran."""
     why = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, MemoryError) or _NO_MEMORY.search(why):
         return SpryError(f"out of memory in {program.name}: join with --low-memory, or close other programs")

@@ -28,7 +28,7 @@ from .personal import personal
 
 
 class Computation(Derivatives, Protocol):
-    """Where a round's passes are computed: on a device by a bundle's programs (`edge_client.step.passes.Passes`)."""
+    """Computes a round's passes: on a device by a bundle's programs (`edge_client.step.passes.Passes`)."""
 
     def logits(self, batch: Batch, weights: Weights, /) -> Array:
         """Give logits, [batch, classes] or [batch, length, vocabulary]."""
@@ -49,7 +49,6 @@ class LocalModel:
 
     manifest: Manifest
     kind: TaskType
-    encoder: TextEncoder
     passes: Computation
     estimator: Gradients
 
@@ -138,7 +137,7 @@ def fitted(task: Task, model: LocalModel, data: LocalData, weights: Weights) -> 
     if spec is None:
         return weights
     model.passes.release()
-    return personal(model.passes.features, data.examples, model.encoder, model.kind, weights, spec, task.seed)
+    return personal(model.passes.features, data.examples, data.batches.encoder, model.kind, weights, spec, task.seed)
 
 
 def evaluated(task: Task, model: LocalModel, data: LocalData, before: Weights, own: Weights) -> Judged | None:
@@ -146,7 +145,8 @@ def evaluated(task: Task, model: LocalModel, data: LocalData, before: Weights, o
     if not task.evaluate or not data.held_back:
         return None
     model.passes.release()
-    return Judged(model.kind, *evaluate(model.passes.logits, data.held_back, model.encoder, model.kind, [before, own]))
+    encoder = data.batches.encoder
+    return Judged(model.kind, *evaluate(model.passes.logits, data.held_back, encoder, model.kind, [before, own]))
 
 
 def _moments(task: Task, model: LocalModel, data: LocalData, weights: Weights) -> Moments:
@@ -154,4 +154,4 @@ def _moments(task: Task, model: LocalModel, data: LocalData, weights: Weights) -
     if not task.measure or model.manifest.features is None:
         return NOTHING
     model.passes.release()
-    return measured(model.passes.features, data.examples, model.encoder, model.kind, weights, task.seed)
+    return measured(model.passes.features, data.examples, data.batches.encoder, model.kind, weights, task.seed)

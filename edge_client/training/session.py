@@ -106,9 +106,7 @@ class TrainingSession:
         from .round import LocalModel
 
         passes = passes or self.passes(task, None)
-        encoder = self.encoder(task.training.batch, task.training.length)
-        estimator = estimator_for(self.manifest, task, passes)
-        return LocalModel(self.manifest, self.kind, encoder, passes, estimator)
+        return LocalModel(self.manifest, self.kind, passes, estimator_for(self.manifest, task, passes))
 
     def data(self, task: Task, examples: Sequence[Example], held_back: Sequence[Example] = ()) -> LocalData:
         """A client's examples as a task trains on them."""

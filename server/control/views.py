@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from server.control.adapters import formats_of
 from server.control.outlook import ends_about
-from server.jobs.job import RUNNING, Job
+from server.jobs.job import ENDED, RUNNING, Job
 from server.jobs.settings import JobSettings
 from server.privacy.accountant import epsilon_of
 from server.rounds.outcome import late
@@ -160,7 +160,7 @@ class AuditView(BaseModel):
 def job(store: Store, job: Job) -> JobView:
     with store.database.read() as connection:
         values = metrics.newest(connection, job.id)
-        if (number := store.models.round_of(connection, job.id, job.version)) is not None:
+        if job.state == ENDED and (number := store.models.round_of(connection, job.id, job.version)) is not None:
             values |= metrics.of_round(connection, job.id, number)  # the best one's, where it ended with its weights
         moved = traffic.total(connection, job.id)
         refused = refusals.count_by_code(connection, job.id)

@@ -242,9 +242,7 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
             store.models.add_step(connection, job.id, outcome.record, data)
         if blobs is not None:
             changed = outcome.change or outcome.model.weights
-            store.models.add_version(
-                connection, job.id, outcome.model, blobs, changed, number=round_.number, now=store.now()
-            )
+            store.models.add_version(connection, job.id, version, blobs, changed, number=round_.number, now=store.now())
             if settings.is_private:
                 known = known | spend(connection, job, round_)
             version = _end_round(store, connection, job, round_, outcome, known, odd)

@@ -68,7 +68,7 @@ class AdapterOptions(OptionGroup):
     ] = ()
     """Module names or their last parts; empty: the method's default, found in the model."""
     examples: Annotated[str, typer.Option(help="A file of labelled examples at hand, for a better start.")] = ""
-    """By them the task layer's features are standardized, and a bottleneck's frozen factor finds its directions."""
+    """Labelled rows, by which features are standardized and a bottleneck's frozen factor finds its directions."""
     last_blocks: Annotated[
         int | None,
         typer.Option(

@@ -1,4 +1,4 @@
-"""What earlier versions took and this one does not, each with what happens instead."""
+"""Options and settings of earlier versions that are gone, each with what happens instead."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Worker:
         return score(self.learner, self._tested_encoder, self.tested[first:last], weights)
 
     def _model(self, passes: JoinedPasses, estimator: Gradients) -> LocalModel:
-        return LocalModel(self.manifest, self.kind, self._encoder, passes, estimator)
+        return LocalModel(self.manifest, self.kind, passes, estimator)
 
     def _data(self, client: int, task: Task) -> LocalData:
         """A client's training examples: its test examples are scored apart, without the round's model."""

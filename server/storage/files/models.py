@@ -120,7 +120,7 @@ class Models:
         self,
         connection: Connection,
         job: str,
-        model: Model,
+        version: int,
         blobs: tuple[str, str],
         changed: Iterable[str],
         *,
@@ -130,7 +130,7 @@ class Models:
         connection.execute(
             insert(versions).values(
                 job=job,
-                version=model.version,
+                version=version,
                 round=number,
                 weights=blobs[0],
                 optimizer=blobs[1],
@@ -146,8 +146,10 @@ class Models:
         best = connection.execute(of_job.where(versions.c.round == number).limit(1)).one_or_none()
         if best is None or best.weights is None or best.weights == newest.weights:
             return False
-        model = Model(version, self._blobs.tensors(best.weights), {})
-        self.add_version(connection, job, model, (best.weights, best.optimizer), model.weights, number=number, now=now)
+        later = select(versions.c.changed).where(versions.c.job == job, versions.c.version > best.version)
+        changed = {name for names in connection.execute(later).scalars() for name in names}
+        blobs = best.weights, best.optimizer
+        self.add_version(connection, job, version, blobs, changed, number=number, now=now)
         return True
 
     def round_of(self, connection: Connection, job: str, version: int) -> int | None:

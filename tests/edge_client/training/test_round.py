@@ -68,13 +68,14 @@ def test_what_its_task_asks_beside_it(bench, weights):
     task = replace(bench.task(TRAINING, seed=5), evaluate=True, measure=True)
     found = run(bench, weights, task, held_back=EXAMPLES[:3])
     model, spec = bench.model(task), bench.manifest.features
+    encoder = bench.encoder(TRAINING.batch, TRAINING.length)
     trained = weights | without_moments(found.tensors)
-    own = personal(model.passes.features, EXAMPLES, model.encoder, bench.kind, trained, spec, task.seed)
+    own = personal(model.passes.features, EXAMPLES, encoder, bench.kind, trained, spec, task.seed)
     assert same(found.personalized, own)
-    scores = evaluate(model.passes.logits, EXAMPLES[:3], model.encoder, Classification(), [weights, own])
+    scores = evaluate(model.passes.logits, EXAMPLES[:3], encoder, Classification(), [weights, own])
     assert [found.evaluation.before, found.evaluation.own] == scores
     assert found.report.held_back == 3
-    moments = measured(model.passes.features, EXAMPLES, model.encoder, bench.kind, weights, task.seed)
+    moments = measured(model.passes.features, EXAMPLES, encoder, bench.kind, weights, task.seed)
     assert np.array_equal(found.tensors[MEAN], moments.mean)
     assert found.report.measured == moments.rows == 7
 
