@@ -216,7 +216,7 @@ def replayed(settings, kind, random):
 
 
 def planned(fields, settings, memory, alone):
-    given = {"batch": 2, "bundle": "", "runtime": "onnx", "version": 0, "iteration": 0, "seconds": 1.0} | fields
+    given = {"batch": 2, "bundle": "b", "runtime": "onnx", "version": 0, "iteration": 0, "seconds": 1.0} | fields
     training = Training(**({"batch": 2, "length": 4} | settings))
     task = Task("t", "j", "job", 1, 1, **given, training=training, optimizers=ServerOptimizers())
     found = {"task": asdict(task), "memory": memory, "alone": alone}

@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 -- a program, part of no package
 """Runs the programs of a bundle for another process, by any runtime that the Python package has.
 
     python program_worker.py BUNDLE RUNTIME

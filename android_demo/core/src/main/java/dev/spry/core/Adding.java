@@ -43,13 +43,13 @@ final class Adding {
         Safetensors update = update(job);
         moved = new LinkedHashMap<>(update.tensors);
         try {
-            report = new Fixed.Told(new JSONObject(String.valueOf(update.metadata.get(Report.KEY))), task.sum.scores);
+            report = new Fixed.Told(new JSONObject(String.valueOf(update.metadata.get(JobStore.REPORT))), task.sum.scores);
         } catch (JSONException damaged) {
             throw lacking();
         }
         share = share(task);
         byte[] terms = share == null ? new byte[0] : share.terms();
-        About about = new About(task.job, task.round, task.sum.place, task.sum.units(), task.sum.least, terms);
+        About about = new About(task.job, task.round, task.sum.place, task.sum.units, task.sum.least, terms);
         Secrets known = job.sum();
         Secrets kept = known == null ? new Secrets() : known;
         member = new Member(about, key, kept, () -> job.saveSum(kept));
@@ -59,7 +59,7 @@ final class Adding {
         if (task.sum.noise == null) {
             return null;
         }
-        if (!task.isPrivate()) {
+        if (task.clip == null) {
             throw new TrainingException(
                     "the task asks for noise and names no clip: nothing is sent; ask who runs the server");
         }
@@ -88,7 +88,7 @@ final class Adding {
         while (true) {
             View view = server.sum(task.id);
             if (view.stage == View.Stage.OVER) {
-                return new Receipt(view.wait);
+                return new Receipt(view.wait, false);
             }
             if (view.stage == said) {
                 pause.pause(view.wait);
@@ -126,13 +126,13 @@ final class Adding {
                     + ": ask who runs the server");
         }
         if (share != null) {
-            return Changes.noisy(moved, task.sum.units(), share, member.noise(), count, task.sum.scores);
+            return Changes.noisy(moved, task.sum.units, share, member.noise(), count, task.sum.scores);
         }
         int beyond = Changes.cut(moved);
         if (beyond > 0) {
             tell.tell(Event.of("warning", beyond + " numbers changed by more than 2 and are cut off: lower the learning "
                     + "rate"));
         }
-        return Changes.unmasked(moved, task.sum.units(), report, cap, count, task.sum.scores);
+        return Changes.unmasked(moved, task.sum.units, report, cap, count, task.sum.scores);
     }
 }

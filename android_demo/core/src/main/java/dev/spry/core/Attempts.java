@@ -97,7 +97,7 @@ final class Attempts {
         }
         if (task.training.mode.equals("iteration")) {
             job.finish();
-            return new Receipt(0);
+            return new Receipt(0, false);
         }
         return send(task, job);
     }

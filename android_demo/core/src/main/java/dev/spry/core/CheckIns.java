@@ -43,8 +43,7 @@ final class CheckIns {
     }
 
     private CheckIn message() throws IOException {
-        CheckIn message = new CheckIn();
-        message.runtimes = Collections.singletonList(engine.name());
+        CheckIn message = new CheckIn(Collections.singletonList(engine.name()));
         message.examples = rows;
         message.memoryBytes = conditions.memory();
         message.power = conditions.power();
@@ -56,6 +55,7 @@ final class CheckIns {
         message.onlySums = onlySums;
         message.unfit = fitness.look(server);
         message.lowMemory = conditions.lowMemory();
+        message.addsNoise = true;
         return message;
     }
 

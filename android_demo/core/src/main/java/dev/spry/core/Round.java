@@ -95,12 +95,12 @@ final class Round {
         store.savePersonal(task.bundle, task.version, state.weights);
         Map<String, Tensor> update = new LinkedHashMap<>(training.update(state));
         Report report = Training.report(state, peak, held, moments);
-        if (task.isPrivate()) {
+        if (task.clip != null) {
             update = Clipping.clipped(start, update, task.clip);
-            report = report.silent();
+            report = Clipping.silent(report);
         }
         if (task.sum != null) {
-            update = Changes.of(bench.manifest, task.sum.units(), update, start);
+            update = Changes.of(bench.manifest, task.sum.units, update, start);
         }
         update.putAll(moments.tensors);
         store.saveUpdate(update, report);

@@ -48,7 +48,8 @@ final class Workshop {
             throw new WrongResultsException(known);
         }
         File folder = store.bundle(task.bundle);
-        Bundle bundle = new Download(server, task.bundle, folder, tell).signedBy(publisher).fetch(task.runtime);
+        Download download = new Download(server, task.bundle, folder, tell).signedBy(publisher).from(task.mirrors);
+        Bundle bundle = download.fetch(task.runtime);
         try {
             return new Workbench(bundle, task.bundle, engine, memory);
         } catch (WrongResultsException error) {

@@ -431,7 +431,7 @@ class ClientTest {
         Task task = new Task(new JSONObject(task("executorch", "b")).getJSONObject("task"));
         store.job("j").begin(task);
         store.job("j").saveUpdate(Collections.singletonMap("a", Tensor.of(new float[] {1}, 1)),
-                new Report(1, 1, 0.5, 1, 0, 0, 0, 0, 0));
+                new Report(1, 1, 0.5));
         return store;
     }
 

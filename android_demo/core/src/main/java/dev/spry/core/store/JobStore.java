@@ -25,6 +25,8 @@ public final class JobStore {
     private static final String WEIGHT = "w/";
     private static final String OPTIMIZER = "o/";
     private static final int DIGEST = 32;
+    /** Where an update's safetensors header keeps its report. */
+    public static final String REPORT = "report";
 
     private final File folder;
     private final Tell tell;
@@ -63,9 +65,17 @@ public final class JobStore {
             finish();
         }
         Task task = given.sum == null ? given
-                : given.withSeed(again ? known.seed : new SecureRandom().nextLong() & Long.MAX_VALUE);
+                : withSeed(given, again ? known.seed : new SecureRandom().nextLong() & Long.MAX_VALUE);
         writeChanged(path("task.json"), task::toJson);
         return task;
+    }
+
+    private static Task withSeed(Task task, long seed) {
+        try {
+            return new Task(task.toJson().put("seed", seed));
+        } catch (JSONException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     /** Forget the task, then its result, which without its task is not sent. */
@@ -100,7 +110,7 @@ public final class JobStore {
     /** Once it is on disk, training need not be repeated. */
     public void saveUpdate(Map<String, Tensor> tensors, Report report) {
         try {
-            Map<String, String> told = Collections.singletonMap(Report.KEY, report.toJson().toString());
+            Map<String, String> told = Collections.singletonMap(REPORT, report.toJson().toString());
             Disk.write(path("update.safetensors"), new Safetensors(tensors, told).encoded());
         } catch (JSONException error) {
             throw new IllegalArgumentException("a report holds what JSON cannot: " + error.getMessage(), error);

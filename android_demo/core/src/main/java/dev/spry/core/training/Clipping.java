@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.TreeSet;
 
 import dev.spry.core.Tensor;
+import dev.spry.core.wire.Report;
 
 /** How far one device's update may go, where its job keeps a privacy budget: all of it together, by its L2 norm. */
 public final class Clipping {
@@ -25,6 +26,14 @@ public final class Clipping {
             kept.put(name, Tensor.of(values, update.get(name).shape()));
         }
         return kept;
+    }
+
+    /** The report without what the examples decide: no privacy budget pays for a loss or a count. */
+    public static Report silent(Report report) {
+        Report found = new Report(1, report.steps, 0);
+        found.seconds = report.seconds;
+        found.peakBytes = report.peakBytes;
+        return found;
     }
 
     private static double length(Map<String, Tensor> start, Map<String, Tensor> update) {

@@ -51,7 +51,7 @@ final class Replay {
         for (Parameter parameter : manifest.parameters()) {
             double[] total = totals.get(parameter.name);
             if (total != null) {
-                double rate = head.contains(parameter.name) ? training.headLearningRate : training.learningRate;
+                double rate = head.contains(parameter.name) ? Training.headRate(training) : training.learningRate;
                 found.put(parameter.name, scaled(total, -rate / examples.get(parameter.name), parameter.shape()));
             }
         }
@@ -61,7 +61,7 @@ final class Replay {
                 for (int i = 0; i < values.length; i++) {
                     values[i] = gradient.floats()[i];
                 }
-                found.put(name, scaled(values, -training.headLearningRate, gradient.shape()));
+                found.put(name, scaled(values, -Training.headRate(training), gradient.shape()));
             });
         }
         return found;

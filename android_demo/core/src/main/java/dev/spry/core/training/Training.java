@@ -71,11 +71,16 @@ public final class Training {
      */
     private double rate(String name) {
         double units = task.training.learningRate;
-        double ofHead = task.training.headLearningRate;
+        double ofHead = headRate(task.training);
         if (beforeLogits.contains(name)) {
             return Math.min(units, ofHead);
         }
         return head.contains(name) ? ofHead : units;
+    }
+
+    /** The rate of the head's own steps: that of the units where the job leaves it out. */
+    static double headRate(TrainingSettings training) {
+        return training.headLearningRate == null ? training.learningRate : training.headLearningRate;
     }
 
     static void checkFinite(double loss, Map<String, Tensor> values, int step) {
@@ -102,7 +107,13 @@ public final class Training {
 
     /** What an update says beside its tensors. */
     public static Report report(State state, long peakBytes, Evaluation held, Moments moments) {
-        return new Report(state.examples, state.step, state.loss / state.step, state.seconds, peakBytes,
-                held.predictions, held.right[0], held.right[1], moments.rows);
+        Report report = new Report(state.examples, state.step, state.loss / state.step);
+        report.seconds = Math.round(state.seconds * 1000) / 1000.0;
+        report.peakBytes = peakBytes;
+        report.heldBack = held.predictions;
+        report.rightGlobal = held.right[0];
+        report.rightPersonal = held.right[1];
+        report.measured = moments.rows;
+        return report;
     }
 }

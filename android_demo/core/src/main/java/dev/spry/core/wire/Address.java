@@ -27,6 +27,21 @@ public final class Address {
         }
     }
 
+    /** The address of a mirror: bundles stand below it, so it has no query, and nobody logs in there. */
+    static String mirror(String url) {
+        String wrong = "'" + url + "' is no address of a mirror; give one such as https://cdn.example.org/bundles";
+        try {
+            String known = checked(url);
+            URL parsed = new URL(known);
+            if (parsed.getUserInfo() != null || parsed.getRef() != null) {
+                throw new SpryException(wrong);
+            }
+            return known;
+        } catch (MalformedURLException error) {
+            throw new SpryException(wrong);
+        }
+    }
+
     /** Whether others on the network can read what is sent. */
     public static boolean travelsOpen(String url) {
         try {

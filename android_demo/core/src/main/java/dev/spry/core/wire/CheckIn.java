@@ -1,3 +1,4 @@
+// Written by android_demo/core/messages.py from edge_client/wire/protocol.py: change that, and run it.
 package dev.spry.core.wire;
 
 import java.util.Collections;
@@ -8,30 +9,34 @@ import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** What a device is and has at this moment; null stands for what it cannot tell. */
+/** A device's state at this moment: its runtimes, memory, rows and conditions. */
 public final class CheckIn {
     public List<String> runtimes;
-    public int examples;
-    /** What training may take at most. */
-    public Long memoryBytes;
-    /** mains, battery or unknown. */
+    public long examples = 0L;
+    /** What training may take at most; null where the device cannot tell. */
+    public Long memoryBytes = null;
     public String power = "unknown";
-    public boolean metered;
+    public boolean metered = false;
     /** Id or name of the only job it wants; any when left out. */
-    public String job;
+    public String job = null;
     /** What a training step took on average in the last round that it took part in. */
-    public Double stepSeconds;
+    public Double stepSeconds = null;
     /** The most memory that its process has taken. */
-    public Long residentBytes;
-    /** Whether it can add its update to those of others in secret. */
-    public boolean sums;
-    /** Whether it takes no other tasks. */
-    public boolean onlySums;
-
-    /** By the id of a job that its rows do not fit, why. */
-    public Map<String, String> unfit = Collections.emptyMap();
+    public Long residentBytes = null;
     /** Whether it holds one program at a time. */
-    public boolean lowMemory;
+    public boolean lowMemory = false;
+    /** By the id of a job that its rows do not fit, why. */
+    public Map<String, String> unfit = Collections.<String, String>emptyMap();
+    /** Whether it can add its update to those of others in secret. */
+    public boolean sums = false;
+    /** Whether it takes no task whose update the server would see. */
+    public boolean onlySums = false;
+    /** Whether it lays its share of a private sum's noise on its update. */
+    public boolean addsNoise = false;
+
+    public CheckIn(List<String> runtimes) {
+        this.runtimes = runtimes;
+    }
 
     public JSONObject toJson() throws JSONException {
         return new JSONObject()
@@ -43,10 +48,10 @@ public final class CheckIn {
                 .putOpt("job", job)
                 .putOpt("step_seconds", stepSeconds)
                 .putOpt("resident_bytes", residentBytes)
+                .put("low_memory", lowMemory)
+                .put("unfit", new JSONObject(unfit))
                 .put("sums", sums)
                 .put("only_sums", onlySums)
-                .put("unfit", new JSONObject(unfit))
-                .put("low_memory", lowMemory)
-                .put("adds_noise", true);
+                .put("adds_noise", addsNoise);
     }
 }

@@ -5,6 +5,7 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.regex.Matcher;
@@ -21,7 +22,10 @@ import dev.spry.core.bundle.Manifest;
 import dev.spry.core.bundle.Signatures;
 import dev.spry.core.store.Disk;
 
-/** A bundle's files from a server: only those that a runtime needs, resumed where they were cut, checked before use. */
+/**
+ * A bundle's files, from mirrors or the server: only those that a runtime needs, resumed where they were cut, checked
+ * before use.
+ */
 public final class Download {
     static final String PARTIAL = ".partial";
     private static final Pattern RANGE = Pattern.compile("bytes (\\d{1,18})-.*");
@@ -32,6 +36,7 @@ public final class Download {
     private final File folder;
     private final Tell tell;
     private String publisher;
+    private Mirrors mirrors;
 
     /** Of a bundle, named by its manifest's sha256, into a folder. */
     public Download(Server server, String bundle, File folder, Tell tell) {
@@ -39,11 +44,18 @@ public final class Download {
         this.bundle = bundle;
         this.folder = folder;
         this.tell = tell;
+        mirrors = new Mirrors(Collections.emptyList(), tell);
     }
 
     /** Take it with this publisher's signature alone, and nothing but the manifest before that was found right. */
     public Download signedBy(String key) {
         publisher = key;
+        return this;
+    }
+
+    /** Ask these mirrors first; what none gives as it should be comes from the server, as signatures do. */
+    public Download from(List<String> addresses) {
+        mirrors = new Mirrors(addresses, tell);
         return this;
     }
 
@@ -71,19 +83,40 @@ public final class Download {
         if (path.isFile() && Disk.digest(path).equals(bundle)) {
             return Manifest.read(path);
         }
-        byte[] data = server.repeat(() -> {
-            try (Reply reply = server.file(bundle, Manifest.FILE_NAME, 0)) {
-                return reply.all(Manifest.LARGEST);
-            }
-        });
-        if (!Disk.hex(Disk.sha256().digest(data)).equals(bundle)) {
-            String name = bundle.substring(0, Math.min(12, bundle.length()));
-            throw new BadAnswerException(
-                    server.url + " gives another manifest than that of the bundle " + name + "…; " + TELL);
+        byte[] data = mirroredManifest();
+        if (data == null) {
+            data = server.repeat(() -> {
+                try (Reply reply = server.file(bundle, Manifest.FILE_NAME, 0)) {
+                    return reply.all(Manifest.LARGEST);
+                }
+            });
+            checkManifest(data, server.url);
         }
         Manifest manifest = Manifest.parse(data, server.url + ": " + Manifest.FILE_NAME);
         Disk.write(path, data);
         return manifest;
+    }
+
+    /** null where no mirror has it. */
+    private byte[] mirroredManifest() {
+        for (String address = mirrors.next(); address != null; address = mirrors.next()) {
+            try (Reply reply = server.mirrored(address, bundle, Manifest.FILE_NAME, 0)) {
+                byte[] data = reply.all(Manifest.LARGEST);
+                checkManifest(data, address);
+                return data;
+            } catch (IOException | ServerException error) {
+                mirrors.leaveOut(address, String.valueOf(error.getMessage()));
+            }
+        }
+        return null;
+    }
+
+    private void checkManifest(byte[] data, String where) {
+        if (!Disk.hex(Disk.sha256().digest(data)).equals(bundle)) {
+            String name = bundle.substring(0, Math.min(12, bundle.length()));
+            throw new BadAnswerException(
+                    where + " gives another manifest than that of the bundle " + name + "…; " + TELL);
+        }
     }
 
     /** A signature that does not fit is asked for again: a bundle may be signed after it was downloaded. */
@@ -145,14 +178,50 @@ public final class Download {
         File target = Bundle.file(folder, file.path);
         File partial = partial(file);
         Disk.makeFolder(target.getParentFile());
-        for (int attempt = 0; attempt < 2; attempt++) {
-            if (partial.length() < file.bytes || !partial.isFile()) {
-                server.repeat(() -> receive(file, partial));
+        if (partial.isFile() && partial.length() >= file.bytes && !Disk.digest(partial).equals(file.sha256)) {
+            partial.delete(); // what was left of a damaged download is no fault of who is asked next
+        }
+        if (!takeFromMirrors(file, partial)) {
+            takeFromServer(file, partial);
+        }
+        if (!partial.renameTo(target)) {
+            throw Disk.problem(new IOException(partial + " cannot be renamed"), folder, 0);
+        }
+    }
+
+    /** Whether a mirror gave the file as it should be; what came before it failed is kept, unless it is wrong. */
+    private boolean takeFromMirrors(FileSpec file, File partial) {
+        for (String address = mirrors.next(); address != null; address = mirrors.next()) {
+            try {
+                if (partial.length() < file.bytes || !partial.isFile()) {
+                    try (Reply reply = server.mirrored(address, bundle, file.path, partial.length())) {
+                        receive(reply, file, partial);
+                    }
+                }
+            } catch (IOException | ServerException error) {
+                mirrors.leaveOut(address, String.valueOf(error.getMessage()));
+                continue;
             }
             if (Disk.digest(partial).equals(file.sha256)) {
-                if (!partial.renameTo(target)) {
-                    throw Disk.problem(new IOException(partial + " cannot be renamed"), folder, 0);
-                }
+                return true;
+            }
+            partial.delete();
+            mirrors.leaveOut(address, "it gives a damaged " + file.path);
+        }
+        return false;
+    }
+
+    private void takeFromServer(FileSpec file, File partial) {
+        for (int attempt = 0; attempt < 2; attempt++) {
+            if (partial.length() < file.bytes || !partial.isFile()) {
+                server.repeat(() -> {
+                    try (Reply reply = server.file(bundle, file.path, Math.min(partial.length(), file.bytes))) {
+                        receive(reply, file, partial);
+                    }
+                    return null;
+                });
+            }
+            if (Disk.digest(partial).equals(file.sha256)) {
                 return;
             }
             partial.delete(); // its beginning may be of a damaged download: once more from the start
@@ -162,19 +231,16 @@ public final class Download {
     }
 
     /** Append what is missing; whatever arrives is kept, whenever the connection ends. */
-    private Void receive(FileSpec file, File partial) throws IOException {
+    private void receive(Reply reply, FileSpec file, File partial) throws IOException {
         long start = Math.min(partial.length(), file.bytes);
-        try (Reply reply = server.file(bundle, file.path, start)) {
-            if (reply.status == 416) {
-                partial.delete();
-                throw new IOException("the file cannot be resumed; starting again");
-            }
-            start = append(reply, startsAt(reply, start) ? start : 0, file, partial);
+        if (reply.status == 416) {
+            partial.delete();
+            throw new IOException("the file cannot be resumed; starting again");
         }
+        start = append(reply, startsAt(reply, start) ? start : 0, file, partial);
         if (start < file.bytes) {
             throw new IOException(file.path + " ended after " + start + " of " + file.bytes + " bytes");
         }
-        return null;
     }
 
     private long append(Reply reply, long start, FileSpec file, File partial) throws IOException {

@@ -27,6 +27,8 @@ import dev.spry.core.UnreachableException;
 final class Exchange implements Closeable {
     private static final double FIRST_PAUSE = 0.5;
     private static final double LONGEST_PAUSE = 300;
+    /** Seconds of Retry-After that are waited: a server with many devices spreads them. */
+    private static final double LONGEST_ASKED = 3600;
     /** Bytes of an upload that are held a second time rather than streamed. */
     private static final int SMALL = 1 << 20;
     /** Bytes each second that an upload may be as slow as. */
@@ -34,6 +36,7 @@ final class Exchange implements Closeable {
     private static final List<Integer> REPEATED = Arrays.asList(408, 425, 429);
 
     private final String url;
+    private final String root;
     private final Pause pause;
     private final Tell tell;
     private final double seconds;
@@ -44,8 +47,11 @@ final class Exchange implements Closeable {
     private volatile HttpURLConnection current;
     private volatile boolean closed;
 
-    Exchange(String url, Pause pause, Tell tell, double seconds, double patience, SSLSocketFactory trust) {
+    /** Paths of requests stand below `root`; what is told names the `url`. */
+    Exchange(
+            String url, String root, Pause pause, Tell tell, double seconds, double patience, SSLSocketFactory trust) {
         this.url = url;
+        this.root = root;
         this.pause = pause;
         this.tell = tell;
         this.seconds = seconds;
@@ -84,7 +90,7 @@ final class Exchange implements Closeable {
 
     private Reply once(String method, String path, byte[] content, String type, double wait, long start)
             throws IOException {
-        HttpURLConnection connection = (HttpURLConnection) new URL(url + "/" + Server.VERSION + path).openConnection();
+        HttpURLConnection connection = (HttpURLConnection) new URL(root + path).openConnection();
         current = connection;
         if (closed) {
             throw new Stopped();
@@ -196,7 +202,7 @@ final class Exchange implements Closeable {
     private static double delay(int attempt, double asked) {
         ThreadLocalRandom random = ThreadLocalRandom.current();
         if (!Double.isNaN(asked)) {
-            return Math.min(asked, LONGEST_PAUSE) * random.nextDouble(1.0, 1.25);
+            return Math.min(asked, LONGEST_ASKED) * random.nextDouble(1.0, 1.25);
         }
         double grown = Math.min(FIRST_PAUSE * Math.pow(2, Math.min(attempt, 20)), LONGEST_PAUSE);
         return random.nextDouble(grown / 4, grown);

@@ -1,5 +1,6 @@
 package dev.spry.core.wire;
 
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -8,14 +9,17 @@ import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** Fields of a message: one of another type is refused, one that is missing or null takes its default. */
+/**
+ * Fields of a message: one of another type or beyond its bounds is refused, one that is missing or null takes its
+ * default. Texts have no controls afterwards, wherever they are shown or kept.
+ */
 public final class Json {
     private Json() {
     }
 
     public static JSONObject parse(byte[] data) throws JSONException {
         try {
-            return new JSONObject(new String(data, java.nio.charset.StandardCharsets.UTF_8));
+            return new JSONObject(new String(data, StandardCharsets.UTF_8));
         } catch (StackOverflowError error) {
             throw new JSONException("it is nested too deep");
         }
@@ -23,91 +27,116 @@ public final class Json {
 
     static JSONArray parseList(byte[] data) throws JSONException {
         try {
-            return new JSONArray(new String(data, java.nio.charset.StandardCharsets.UTF_8));
+            return new JSONArray(new String(data, StandardCharsets.UTF_8));
         } catch (StackOverflowError error) {
             throw new JSONException("it is nested too deep");
         }
     }
 
     public static byte[] bytes(JSONObject json) {
-        return json.toString().getBytes(java.nio.charset.StandardCharsets.UTF_8);
+        return json.toString().getBytes(StandardCharsets.UTF_8);
     }
 
-    static String text(JSONObject json, String name, String without) throws JSONException {
-        return json.isNull(name) ? without : required(json, name, String.class);
+    static String text(JSONObject json, String name, int least, int most, String without) throws JSONException {
+        return json.isNull(name) ? without : text(json, name, least, most);
     }
 
-    static String text(JSONObject json, String name) throws JSONException {
-        return required(json, name, String.class);
+    static String text(JSONObject json, String name, int least, int most) throws JSONException {
+        return bounded(required(json, name, String.class), name, least, most);
     }
 
     static boolean truth(JSONObject json, String name, boolean without) throws JSONException {
         return json.isNull(name) ? without : required(json, name, Boolean.class);
     }
 
-    static double real(JSONObject json, String name, double without) throws JSONException {
-        return json.isNull(name) ? without : required(json, name, Number.class).doubleValue();
+    static double real(JSONObject json, String name, double least, double most, double without) throws JSONException {
+        return json.isNull(name) ? without : real(json, name, least, most);
     }
 
-    static double real(JSONObject json, String name) throws JSONException {
-        return required(json, name, Number.class).doubleValue();
+    static double real(JSONObject json, String name, double least, double most) throws JSONException {
+        double value = required(json, name, Number.class).doubleValue();
+        require(value >= least && value <= most, name, "is " + value);
+        return value;
     }
 
-    static int number(JSONObject json, String name, int without) throws JSONException {
-        return json.isNull(name) ? without : number(json, name);
+    static int number(JSONObject json, String name, int least, int most, int without) throws JSONException {
+        return json.isNull(name) ? without : number(json, name, least, most);
     }
 
-    static int number(JSONObject json, String name) throws JSONException {
-        long value = whole(json, name);
-        if (value != (int) value) {
-            throw new JSONException(name + " must be a number of 32 bits, got " + value);
-        }
-        return (int) value;
+    static int number(JSONObject json, String name, int least, int most) throws JSONException {
+        return (int) whole(json, name, least, most);
     }
 
-    static long whole(JSONObject json, String name) throws JSONException {
-        Number value = required(json, name, Number.class);
-        if (value instanceof Integer || value instanceof Long) {
-            return value.longValue();
-        }
-        throw new JSONException(name + " must be a whole number, got " + value);
+    static long whole(JSONObject json, String name, long least, long most, long without) throws JSONException {
+        return json.isNull(name) ? without : whole(json, name, least, most);
     }
 
-    static int[] numbers(JSONObject json, String name) throws JSONException {
-        JSONArray given = required(json, name, JSONArray.class);
+    static long whole(JSONObject json, String name, long least, long most) throws JSONException {
+        return whole(json.get(name), name, least, most);
+    }
+
+    static int[] numbers(JSONObject json, String name, int least, int most, int elements) throws JSONException {
+        JSONArray given = list(json, name, elements);
         int[] found = new int[given.length()];
         for (int i = 0; i < found.length; i++) {
-            if (!(given.get(i) instanceof Integer)) {
-                throw new JSONException(name + " must be whole numbers, got " + given.get(i));
-            }
-            found[i] = given.getInt(i);
+            found[i] = (int) whole(given.get(i), name, least, most);
         }
         return found;
     }
 
-    static List<String> texts(JSONObject json, String name) throws JSONException {
-        JSONArray given = required(json, name, JSONArray.class);
+    static List<String> texts(JSONObject json, String name, int least, int most, int elements) throws JSONException {
+        JSONArray given = list(json, name, elements);
         List<String> found = new ArrayList<>();
         for (int i = 0; i < given.length(); i++) {
-            if (!(given.get(i) instanceof String)) {
-                throw new JSONException(name + " must be texts, got " + given.get(i));
-            }
-            found.add(given.getString(i));
+            require(given.get(i) instanceof String, name, "must be texts, got " + given.get(i));
+            found.add(bounded(given.getString(i), name, least, most));
         }
         return Collections.unmodifiableList(found);
     }
 
-    /** An object; an empty one where there is none. */
-    static JSONObject object(JSONObject json, String name) throws JSONException {
-        return json.isNull(name) ? new JSONObject() : required(json, name, JSONObject.class);
+    /** An object; another where there is none. */
+    static JSONObject object(JSONObject json, String name, String without) throws JSONException {
+        return json.isNull(name) ? new JSONObject(without) : required(json, name, JSONObject.class);
+    }
+
+    static JSONArray array(int[] numbers) {
+        JSONArray found = new JSONArray();
+        for (int number : numbers) {
+            found.put(number);
+        }
+        return found;
+    }
+
+    private static String bounded(String text, String name, int least, int most) throws JSONException {
+        int length = text.codePointCount(0, text.length());
+        require(length >= least, name, "is shorter than " + least);
+        require(length <= most, name, "is longer than " + most);
+        return Bounds.shown(text);
+    }
+
+    private static long whole(Object value, String name, long least, long most) throws JSONException {
+        require(value instanceof Integer || value instanceof Long, name, "must be a whole number, got " + value);
+        long found = ((Number) value).longValue();
+        require(found >= least && found <= most, name, "is " + found);
+        return found;
+    }
+
+    private static JSONArray list(JSONObject json, String name, int elements) throws JSONException {
+        JSONArray given = required(json, name, JSONArray.class);
+        require(given.length() <= elements, name, "has more than " + elements + " elements");
+        return given;
     }
 
     private static <T> T required(JSONObject json, String name, Class<T> kind) throws JSONException {
         Object value = json.get(name);
-        if (!kind.isInstance(value)) {
-            String found = value.getClass().getSimpleName();
-            throw new JSONException(name + " must be a " + kind.getSimpleName() + ", got " + found);
-        }
+        String found = value.getClass().getSimpleName();
+        require(kind.isInstance(value), name, "must be a " + kind.getSimpleName() + ", got " + found);
         return kind.cast(value);
+    }
+
+    private static void require(boolean holds, String name, String why) throws JSONException {
+        if (!holds) {
+            throw new JSONException(name + " " + why);
+        }
     }
 }

@@ -1,3 +1,4 @@
+// Written by android_demo/core/messages.py from edge_client/wire/protocol.py: change that, and run it.
 package dev.spry.core.wire;
 
 import java.util.List;
@@ -5,7 +6,7 @@ import java.util.List;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** What a running job asks of a device's rows, to be told before a place is taken. */
+/** A running job's demands on a device's rows, which are told before a place is taken. */
 public final class OpenJob {
     public final String job;
     public final String jobName;
@@ -14,9 +15,9 @@ public final class OpenJob {
     public final List<String> labels;
 
     public OpenJob(JSONObject json) throws JSONException {
-        job = Json.text(json, "job");
-        jobName = Json.text(json, "job_name");
-        task = Json.text(json, "task");
-        labels = Json.texts(json, "labels");
+        job = Json.text(json, "job", 1, 100);
+        jobName = Json.text(json, "job_name", 1, 100);
+        task = Json.text(json, "task", 1, 100);
+        labels = Json.texts(json, "labels", 0, 2000, 65536);
     }
 }

@@ -1,3 +1,4 @@
+// Written by android_demo/core/messages.py from edge_client/wire/protocol.py: change that, and run it.
 package dev.spry.core.wire;
 
 import org.json.JSONException;
@@ -10,13 +11,13 @@ public final class Receipt {
     /** The same report had been accepted before. */
     public final boolean repeated;
 
-    public Receipt(double wait) {
-        this.wait = wait;
-        repeated = false;
+    public Receipt(JSONObject json) throws JSONException {
+        wait = Json.real(json, "wait", 0.0, 1000000.0);
+        repeated = Json.truth(json, "repeated", false);
     }
 
-    public Receipt(JSONObject json) throws JSONException {
-        wait = Json.real(json, "wait");
-        repeated = Json.truth(json, "repeated", false);
+    public Receipt(double wait, boolean repeated) {
+        this.wait = wait;
+        this.repeated = repeated;
     }
 }

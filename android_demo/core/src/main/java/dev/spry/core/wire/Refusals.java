@@ -26,8 +26,8 @@ final class Refusals {
         if (reply.type().equals(PROBLEM)) {
             try {
                 JSONObject problem = Json.parse(body);
-                detail = Json.text(problem, "detail", Json.text(problem, "title", detail));
-                code = Json.text(problem, "code", "");
+                detail = text(problem, "detail", text(problem, "title", detail));
+                code = text(problem, "code", "");
             } catch (JSONException error) {
                 detail += ", and no reason that can be read";
             }
@@ -35,11 +35,15 @@ final class Refusals {
             detail += "; check the server's address";
         }
         detail = shortened(Bounds.shown(detail));
-        code = shortened(Bounds.shown(code));
+        code = shortened(code);
         double after = retryAfter(reply.header("Retry-After"), reply.header("Date"));
         return reply.status == 401
                 ? new UnauthorizedException(detail, code, after)
                 : new ServerException(detail, code, reply.status, after);
+    }
+
+    private static String text(JSONObject problem, String name, String without) throws JSONException {
+        return Json.text(problem, name, 0, Integer.MAX_VALUE, without);
     }
 
     private static String shortened(String text) {

@@ -22,6 +22,7 @@ public final class Reply implements Closeable {
     private final InputStream body;
     private final long length;
     private final long started = System.nanoTime();
+    private double slowest = SLOWEST;
     private long size;
 
     Reply(HttpURLConnection connection, double patience) throws IOException {
@@ -36,6 +37,12 @@ public final class Reply implements Closeable {
         length = told != null && told.matches("\\d{1,18}") ? Long.parseLong(told) : -1;
         InputStream errors = connection.getErrorStream();
         body = status >= 400 ? errors : connection.getInputStream();
+    }
+
+    /** Bytes a second that it must come with in the mean. */
+    Reply atLeast(double rate) {
+        slowest = rate;
+        return this;
     }
 
     public String header(String name) {
@@ -64,7 +71,7 @@ public final class Reply implements Closeable {
         }
         size += count;
         double late = (System.nanoTime() - started) / 1e9 - patience;
-        if (late > 0 && size < late * SLOWEST) {
+        if (late > 0 && size < late * slowest) {
             throw new IOException("the answer comes too slowly: " + size + " bytes so far");
         }
         return count;

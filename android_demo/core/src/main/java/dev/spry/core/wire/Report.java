@@ -1,56 +1,49 @@
+// Written by android_demo/core/messages.py from edge_client/wire/protocol.py: change that, and run it.
 package dev.spry.core.wire;
+
+import java.util.Collections;
+import java.util.Map;
 
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** What an update says beside its tensors. */
+/** A client's report on its training, beside an update's tensors. */
 public final class Report {
-    /** Where an update's safetensors header keeps it. */
-    public static final String KEY = "report";
-
-    /** The examples trained on: an update's weight. */
-    public final int examples;
-    public final int steps;
-    /** Mean over the steps, before each. */
-    public final double loss;
-    public final double seconds;
-    public final long peakBytes;
     /** Examples that the two counts below are of. */
-    public final int heldBack;
-    public final int rightGlobal;
-    public final int rightPersonal;
+    public long heldBack = 0L;
+    public long rightGlobal = 0L;
+    public long rightPersonal = 0L;
+    public Map<String, Double> sumsGlobal = Collections.<String, Double>emptyMap();
+    /** Sums of the task's other scores over the same predictions, by their names: losses, or shares. */
+    public Map<String, Double> sumsPersonal = Collections.<String, Double>emptyMap();
+    /** The examples trained on: an update's weight. */
+    public long examples;
+    public long steps;
+    /** Mean over the steps, before each. */
+    public double loss;
+    public double seconds = 0.0;
+    public long peakBytes = 0L;
     /** Rows of features that the moments beside the update are of. */
-    public final int measured;
+    public long measured = 0L;
 
-    public Report(
-            int examples, int steps, double loss, double seconds, long peakBytes, int heldBack, int rightGlobal,
-            int rightPersonal, int measured) {
+    public Report(long examples, long steps, double loss) {
         this.examples = examples;
         this.steps = steps;
         this.loss = loss;
-        this.seconds = seconds;
-        this.peakBytes = peakBytes;
-        this.heldBack = heldBack;
-        this.rightGlobal = rightGlobal;
-        this.rightPersonal = rightPersonal;
-        this.measured = measured;
-    }
-
-    /** Without what the examples decide: no privacy budget pays for a loss or a count. */
-    public Report silent() {
-        return new Report(1, steps, 0, seconds, peakBytes, 0, 0, 0, 0);
     }
 
     public JSONObject toJson() throws JSONException {
         return new JSONObject()
-                .put("examples", examples)
-                .put("steps", steps)
-                .put("loss", loss)
-                .put("seconds", Math.round(seconds * 1000) / 1000.0)
-                .put("peak_bytes", peakBytes)
                 .put("held_back", heldBack)
                 .put("right_global", rightGlobal)
                 .put("right_personal", rightPersonal)
+                .put("sums_global", new JSONObject(sumsGlobal))
+                .put("sums_personal", new JSONObject(sumsPersonal))
+                .put("examples", examples)
+                .put("steps", steps)
+                .put("loss", loss)
+                .put("seconds", seconds)
+                .put("peak_bytes", peakBytes)
                 .put("measured", measured);
     }
 }

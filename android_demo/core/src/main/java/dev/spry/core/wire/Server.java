@@ -47,11 +47,15 @@ public final class Server implements Closeable {
 
     private final Tell tell;
     private final Exchange exchange;
+    private final SSLSocketFactory trust;
+    private volatile Exchange mirror;
 
     private Server(Builder builder) {
         url = Address.checked(builder.url);
         tell = builder.tell;
-        exchange = new Exchange(url, builder.pause, tell, builder.seconds, builder.patience, builder.trust);
+        trust = builder.trust;
+        String root = url + "/" + VERSION;
+        exchange = new Exchange(url, root, builder.pause, tell, builder.seconds, builder.patience, trust);
     }
 
     /** How to reach a server. */
@@ -110,6 +114,10 @@ public final class Server implements Closeable {
     @Override
     public void close() {
         exchange.close();
+        Exchange asked = mirror;
+        if (asked != null) {
+            asked.close();
+        }
     }
 
     public void warnIfOpen() {
@@ -125,16 +133,20 @@ public final class Server implements Closeable {
     public Enrolled enrol(String token, String name, String version, String key) {
         String shown = Keys.publicOf(key);
         String proof = proof(key, "spry enrolment\n" + token + "\n" + shown);
-        JSONObject message = object(
-                "token", token, "name", name, "version", version, "public_key", shown, "proof", proof);
-        return identity(message("POST", "/devices", message, Enrolled::new));
+        Enrolment message = new Enrolment(token, name);
+        message.version = version;
+        message.publicKey = shown;
+        message.proof = proof;
+        return identity(message("POST", "/devices", json(message::toJson), Enrolled::new));
     }
 
     /** A key in place of the secret that a device enrolled with. */
     public Enrolled sendKey(String device, String key) {
         String shown = Keys.publicOf(key);
         String proof = proof(key, "spry key\n" + device + "\n" + shown);
-        return identity(message("PUT", "/device-key", object("public_key", shown, "proof", proof), Enrolled::new));
+        DeviceKey message = new DeviceKey(shown);
+        message.proof = proof;
+        return identity(message("PUT", "/device-key", json(message::toJson), Enrolled::new));
     }
 
     /** Refuse an identity with other characters: it is sent with each request, and kept for ever. */
@@ -208,7 +220,7 @@ public final class Server implements Closeable {
 
     public Receipt sendFailure(String task, String reason) {
         String told = reason.substring(0, Math.min(reason.length(), 500));
-        return message("POST", "/tasks/" + Address.part(task) + "/failure", object("reason", told), Receipt::new);
+        return message("POST", "/tasks/" + Address.part(task) + "/failure", json(new Failure(told)::toJson), Receipt::new);
     }
 
     /** A file of a bundle from some byte on; 206 when it does start there. Not repeated: to be used in `repeat`. */
@@ -218,6 +230,19 @@ public final class Server implements Closeable {
         if (reply.status >= 300 && reply.status != 416) {
             try (Reply refused = reply) {
                 throw Refusals.of(refused, refused.all(SMALL));
+            }
+        }
+        return reply;
+    }
+
+    /** The same of a mirror, which is told nothing of this device and is not asked again. */
+    public Reply mirrored(String address, String bundle, String path, long start) throws IOException {
+        mirror = new Exchange(address, address, Pause.SLEEP, tell, Mirrors.SECONDS, 0, trust);
+        String where = "/" + Address.part(bundle) + "/" + Address.path(path);
+        Reply reply = mirror.reply("GET", where, null, "", 0, start).atLeast(Mirrors.SLOWEST);
+        if (reply.status != 200 && reply.status != 206) {
+            try (Reply refused = reply) {
+                throw new IOException(refused.url + " answers " + refused.status + " " + refused.phrase());
             }
         }
         return reply;
@@ -292,7 +317,7 @@ public final class Server implements Closeable {
 
         <T> T parse(Parse<T> parse) {
             try {
-                return parse.from(Bounds.held(Json.parse(body)));
+                return parse.from(Json.parse(body));
             } catch (JSONException error) {
                 throw noAnswer(error);
             }
@@ -303,7 +328,7 @@ public final class Server implements Closeable {
                 JSONArray given = Json.parseList(body);
                 List<T> found = new ArrayList<>();
                 for (int i = 0; i < given.length(); i++) {
-                    found.add(parse.from(Bounds.held(given.getJSONObject(i))));
+                    found.add(parse.from(given.getJSONObject(i)));
                 }
                 return found;
             } catch (JSONException error) {
@@ -329,16 +354,6 @@ public final class Server implements Closeable {
     }
 
     // --- messages ---
-
-    private static JSONObject object(String... fields) {
-        return json(() -> {
-            JSONObject found = new JSONObject();
-            for (int i = 0; i < fields.length; i += 2) {
-                found.put(fields[i], fields[i + 1]);
-            }
-            return found;
-        });
-    }
 
     private interface Making {
         JSONObject make() throws JSONException;

@@ -1,3 +1,4 @@
+// Written by android_demo/core/messages.py from edge_client/wire/protocol.py: change that, and run it.
 package dev.spry.core.wire;
 
 import org.json.JSONException;
@@ -9,7 +10,13 @@ public final class ServerOptimizers {
     public final ServerOptimizer head;
 
     public ServerOptimizers(JSONObject json) throws JSONException {
-        units = new ServerOptimizer(Json.object(json, "units"), "fedyogi");
-        head = new ServerOptimizer(Json.object(json, "head"), "fedavg");
+        units = new ServerOptimizer(Json.object(json, "units", "{}"));
+        head = new ServerOptimizer(Json.object(json, "head", "{\"kind\": \"fedavg\"}"));
+    }
+
+    public JSONObject toJson() throws JSONException {
+        return new JSONObject()
+                .put("units", units.toJson())
+                .put("head", head.toJson());
     }
 }

@@ -1,5 +1,10 @@
+// Written by android_demo/core/messages.py from edge_client/wire/protocol.py: change that, and run it.
 package dev.spry.core.wire;
 
+import java.util.Collections;
+import java.util.List;
+
+import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
@@ -31,55 +36,67 @@ public final class Task {
     public final boolean evaluate;
     /** Tell the moments of what reaches the head's last layer, beside the update (mode epoch). */
     public final boolean measure;
-    /** How far the update may go as a whole, by its L2 norm, in a job with a privacy budget; none elsewhere. */
-    public final double clip;
+    /**
+     * How far the update may go as a whole, by its L2 norm, in a job with a privacy budget: a longer one is shortened,
+     * and its report tells no loss and no number of examples.
+     */
+    public final Double clip;
     /** How the update is added to others' in secret; null where it is sent as it is. */
     public final Sum sum;
-    /** When the version to start from was published, in seconds since 1970; 0 where the server does not tell. */
+    /** Static places that have the bundle too (`edge_client.store.mirrors`). */
+    public final List<String> mirrors;
+    /**
+     * When the version to start from was published, which tells it from one of the same number that a server restored
+     * from a backup has lost. 0: not told, as of version 0, in mode iteration and by servers of an earlier version.
+     */
     public final double published;
 
-    private final JSONObject json;
-
     public Task(JSONObject json) throws JSONException {
-        this.json = json;
-        id = Json.text(json, "id");
-        job = Json.text(json, "job");
-        jobName = Json.text(json, "job_name");
-        round = Json.number(json, "round");
-        seed = Json.whole(json, "seed");
-        units = Json.numbers(json, "units");
-        cut = Json.number(json, "cut");
-        bundle = Json.text(json, "bundle");
-        runtime = Json.text(json, "runtime");
-        version = Json.number(json, "version");
-        iteration = Json.number(json, "iteration");
-        seconds = Json.real(json, "seconds");
+        id = Json.text(json, "id", 1, 100);
+        job = Json.text(json, "job", 1, 100);
+        jobName = Json.text(json, "job_name", 1, 100);
+        round = Json.number(json, "round", 0, 2147483647);
+        seed = Json.whole(json, "seed", 0L, 9223372036854775807L);
+        units = Json.numbers(json, "units", 0, 65535, 65536);
+        cut = Json.number(json, "cut", 0, 65535);
+        bundle = Json.text(json, "bundle", 1, 100);
+        runtime = Json.text(json, "runtime", 1, 100);
+        version = Json.number(json, "version", 0, 2147483647);
+        iteration = Json.number(json, "iteration", 0, 2147483647);
+        seconds = Json.real(json, "seconds", 0.0, 1000000000.0);
         training = new TrainingSettings(json.getJSONObject("training"));
         optimizers = new ServerOptimizers(json.getJSONObject("optimizers"));
-        batch = Json.number(json, "batch");
+        batch = Json.number(json, "batch", 1, 1048576);
         evaluate = Json.truth(json, "evaluate", false);
         measure = Json.truth(json, "measure", false);
-        clip = Json.real(json, "clip", Double.POSITIVE_INFINITY);
-        published = Json.real(json, "published", 0.0);
+        clip = json.isNull("clip") ? null : (Double) Json.real(json, "clip", 5e-324, 1e+30);
         sum = json.isNull("sum") ? null : new Sum(json.getJSONObject("sum"));
+        mirrors = json.isNull("mirrors") ? Collections.<String>emptyList() : Json.texts(json, "mirrors", 1, 200, 20);
+        published = Json.real(json, "published", 0.0, 1000000000000.0, 0.0);
     }
 
-    /** Whether its job keeps a privacy budget. */
-    public boolean isPrivate() {
-        return clip < Double.POSITIVE_INFINITY;
-    }
-
-    /** The same by another seed. */
-    public Task withSeed(long drawn) {
-        try {
-            return new Task(new JSONObject(json.toString()).put("seed", drawn));
-        } catch (JSONException error) {
-            throw new IllegalStateException(error);
-        }
-    }
-
-    /** As it came. */
-    public JSONObject toJson() {
-        return json;
+    public JSONObject toJson() throws JSONException {
+        return new JSONObject()
+                .put("id", id)
+                .put("job", job)
+                .put("job_name", jobName)
+                .put("round", round)
+                .put("seed", seed)
+                .put("units", Json.array(units))
+                .put("cut", cut)
+                .put("bundle", bundle)
+                .put("runtime", runtime)
+                .put("version", version)
+                .put("iteration", iteration)
+                .put("seconds", seconds)
+                .put("training", training.toJson())
+                .put("optimizers", optimizers.toJson())
+                .put("batch", batch)
+                .put("evaluate", evaluate)
+                .put("measure", measure)
+                .putOpt("clip", clip)
+                .putOpt("sum", sum == null ? null : sum.toJson())
+                .put("mirrors", new JSONArray(mirrors))
+                .put("published", published);
     }
 }

@@ -22,7 +22,7 @@ class TrainingTest {
     private static Task task(JSONObject training) throws Exception {
         return new Task(new JSONObject()
                 .put("id", "t").put("job", "j").put("job_name", "job").put("round", 1).put("seed", 3)
-                .put("units", new JSONArray().put(1)).put("cut", 1).put("bundle", "").put("runtime", "onnx")
+                .put("units", new JSONArray().put(1)).put("cut", 1).put("bundle", "b").put("runtime", "onnx")
                 .put("version", 0).put("iteration", 0).put("seconds", 1.0).put("training", training)
                 .put("optimizers", new JSONObject()).put("batch", 2));
     }

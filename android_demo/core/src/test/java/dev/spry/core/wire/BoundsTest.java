@@ -24,16 +24,16 @@ class BoundsTest {
 
     /** As the client reads an answer. */
     private static void read(String kind, String text) throws JSONException {
-        JSONObject held = Bounds.held(Json.parse(text.getBytes(StandardCharsets.UTF_8)));
+        JSONObject answer = Json.parse(text.getBytes(StandardCharsets.UTF_8));
         switch (kind) {
             case "CheckedIn":
-                new CheckedIn(held);
+                new CheckedIn(answer);
                 break;
             case "Receipt":
-                new Receipt(held);
+                new Receipt(answer);
                 break;
             default:
-                new OpenJob(held);
+                new OpenJob(answer);
         }
     }
 
@@ -81,13 +81,12 @@ class BoundsTest {
 
     @Test
     void whatIsLongOrDeep() {
-        char[] many = new char[2 * 65_537];
-        Arrays.fill(many, '0');
-        for (int i = 1; i < many.length; i += 2) {
-            many[i] = ',';
+        StringBuilder many = new StringBuilder();
+        for (int i = 0; i < 65_536; i++) {
+            many.append("\"\",");
         }
-        String list = "{\"more\": [" + new String(many) + "0]}";
-        assertThrows(JSONException.class, () -> read("CheckedIn", list));
+        String list = "{\"job\": \"j\", \"job_name\": \"n\", \"task\": \"seq-cls\", \"labels\": [" + many + "\"\"]}";
+        assertThrows(JSONException.class, () -> read("OpenJob", list));
         char[] deep = new char[1_000_000];
         Arrays.fill(deep, '[');
         assertThrows(JSONException.class, () -> read("CheckedIn", "{\"more\": " + new String(deep)));
@@ -97,7 +96,7 @@ class BoundsTest {
     @Test
     void textsSteerNoTerminal() throws Exception {
         JSONObject answer = new JSONObject().put("reason", ESCAPES).put("wait", 1);
-        assertEquals(PLAIN, new CheckedIn(Bounds.held(answer)).reason);
+        assertEquals(PLAIN, new CheckedIn(answer).reason);
         assertEquals(PLAIN, Event.of("warning", ESCAPES).message);
         assertEquals(PLAIN, Event.of("warning", "").with("task", ESCAPES).details.get("task"));
         assertEquals(PLAIN, new SpryException(ESCAPES).getMessage());

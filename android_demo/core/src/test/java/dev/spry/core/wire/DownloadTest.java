@@ -15,6 +15,7 @@ import java.nio.file.Files;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.Deque;
 import java.util.HashSet;
 import java.util.List;
@@ -91,9 +92,78 @@ class DownloadTest {
     }
 
     private Bundle fetch() throws IOException {
+        return fetch(Collections.emptyList());
+    }
+
+    private Bundle fetch(List<String> mirrors) throws IOException {
         try (Server server = stage.device().open()) {
-            return new Download(server, name, folder, stage.told::add).signedBy(publisher).fetch("executorch");
+            Download download = new Download(server, name, folder, stage.told::add).signedBy(publisher);
+            return download.from(mirrors).fetch("executorch");
         }
+    }
+
+    /** What a static place answers when it is asked for a file of this content. */
+    private interface Place {
+        void answer(Stage.Request request, byte[] data, Socket to) throws IOException;
+    }
+
+    private void whole(Stage.Request request, byte[] data, Socket to) throws IOException {
+        Stage.send(to, 200, data);
+    }
+
+    /** A static place; it must be told nothing of the device. */
+    private Stage mirror(Place place) throws IOException {
+        Stage stage = new Stage();
+        stage.otherwise((request, to) -> {
+            assertFalse(request.headers.containsKey("authorization"));
+            String path = request.path.split("/", 3)[2];
+            place.answer(request, path.equals(Manifest.FILE_NAME) ? manifest : tiny.files.get(path), to);
+        });
+        return stage;
+    }
+
+    @Test
+    void aMirrorGivesAll() throws Exception {
+        try (Stage place = mirror(this::whole)) {
+            fetch(Arrays.asList(place.address()));
+            assertEquals(Collections.emptyList(), stage.seen);
+            Bundle.open(folder, "executorch");
+        }
+    }
+
+    @Test
+    void whatAMirrorDoesWrongCostsALine() throws Exception {
+        List<Place> wrong = Arrays.asList(
+                (request, data, to) -> Stage.send(to, 404, new byte[0]),
+                (request, data, to) -> Stage.send(to, 302, new byte[0], "Location", "/again"),
+                (request, data, to) -> Stage.send(to, 200, new byte[data.length]),
+                (request, data, to) -> Stage.send(to, 200, Arrays.copyOf(data, data.length + 5)),
+                (request, data, to) -> Stage.send(to, 200, Arrays.copyOf(data, data.length / 2)),
+                (request, data, to) -> Stage.send(to, 206, data, "Content-Range", "bytes 7-9/10"),
+                (request, data, to) -> to.close());
+        for (Place fault : wrong) {
+            for (boolean all : new boolean[] {true, false}) {
+                Place place = (request, data, to) -> (all || data != manifest ? fault : (Place) this::whole)
+                        .answer(request, data, to);
+                File before = folder;
+                folder = Files.createTempDirectory(before.toPath(), "bundle").toFile();
+                stage.told.clear();
+                try (Stage liar = mirror(place)) {
+                    fetch(Arrays.asList(liar.address()));
+                    Bundle.open(folder, "executorch");
+                    String line = stage.told.get(0).message + stage.told.get(1).message;
+                    assertTrue(line.contains("the mirror " + liar.address() + " is left out: "), line);
+                }
+                folder = before;
+            }
+        }
+    }
+
+    @Test
+    void whatIsNoAddressOfAMirrorIsLeftOut() throws Exception {
+        fetch(Arrays.asList("ftp://a", "https://a?b", "https://user@a", "https://a#b", ""));
+        Bundle.open(folder, "executorch");
+        assertTrue(stage.told.get(4).message.contains("is no address of a"), stage.told.get(4).message);
     }
 
     private List<String> paths() {

@@ -51,8 +51,7 @@ class ServerTest {
     }
 
     private static CheckIn checkIn() {
-        CheckIn message = new CheckIn();
-        message.runtimes = Collections.singletonList("executorch");
+        CheckIn message = new CheckIn(Collections.singletonList("executorch"));
         return message;
     }
 

@@ -38,8 +38,7 @@ class SigningTest {
     }
 
     private long checkIn() {
-        CheckIn message = new CheckIn();
-        message.runtimes = Collections.singletonList("executorch");
+        CheckIn message = new CheckIn(Collections.singletonList("executorch"));
         server.checkIn(message);
         return moment(stage.seen.size() - 1);
     }

@@ -102,8 +102,7 @@ class TrustTest {
     }
 
     private static CheckIn checkIn() {
-        CheckIn message = new CheckIn();
-        message.runtimes = Collections.singletonList("executorch");
+        CheckIn message = new CheckIn(Collections.singletonList("executorch"));
         return message;
     }
 
