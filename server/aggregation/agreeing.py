@@ -57,7 +57,7 @@ def _against(products: Numbers, freedom: float, most: int, before: Places) -> Pl
 
 
 def _themselves(said: Numbers, products: Numbers, away: Places, freedom: float) -> dict[int, float]:
-    """Of those who are away, who goes against the others by itself too: against two at least, as one may lie."""
+    """Keep those of the away that go against the others by themselves too: against two at least, as one may lie."""
     others = said[~away].sum(0)
     lengths = np.maximum(sizes_of(said) * float(np.sqrt(others @ others)), np.finfo(np.float64).tiny)
     cosines, against = said @ others / lengths, (products[:, ~away] < 0).sum(1)
@@ -93,7 +93,7 @@ def parted(products: Numbers, most: int) -> Places:
 
 
 def _starts(products: Numbers, most: int) -> Iterator[Places]:
-    """Those who agree least with all others, one by one; and the sides of the direction in which sides differ most."""
+    """List candidates: who agrees least with the others, and both sides of the direction in which sides differ most."""
     apart = products - np.diag(np.diag(products))
     places, sums = np.arange(len(apart)), apart.sum(1)
     for place in np.argsort(sums, kind="stable")[:STARTS]:

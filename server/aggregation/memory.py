@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from edge_client.arrays import Weights
-from edge_client.bundle.names import SAID, within
 from server.aggregation.rule import Judge, Numbers, middle, no_longer, sizes_of
 
 MOST_NUMBERS = 2048
@@ -34,8 +33,8 @@ class Heard(NamedTuple):
 
     away: Mapping[int, float]
     """Who is left out, by places, and how much it agrees with the others: a cosine."""
-    state: Weights
-    """What all devices said so far, as the state keeps it."""
+    sums: Weights
+    """What all devices said so far, by their ids."""
 
 
 class Fingerprints(NamedTuple):
@@ -47,12 +46,12 @@ class Fingerprints(NamedTuple):
     """In so many numbers independent devices would be as far apart."""
 
 
-def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], fingerprints: Fingerprints) -> Heard:
+def heard(judge: Judge, known: Weights, version: int, devices: Sequence[str], fingerprints: Fingerprints) -> Heard:
     """A round's devices, by what each says in it and said before, among all that are known.
 
     So few liars stay few in a round in which they happen to be many.
     """
-    before, now = _known(state, fingerprints.said.shape[1]), _bounded(fingerprints.said)
+    before, now = _comparable(known, fingerprints.said.shape[1]), _bounded(fingerprints.said)
     everybody = [*devices, *sorted(before.keys() - set(devices))]
     left_out = np.array([device in before and before[device][_LEFT_OUT] > 0 for device in everybody], bool)
     believed = ~left_out[: len(devices)]
@@ -65,19 +64,19 @@ def heard(judge: Judge, state: Weights, version: int, devices: Sequence[str], fi
             sums[place] = before[device][_SUM]
     sums[: len(devices)] += now
     away = judge(sums, left_out, fingerprints.freedom)
-    known = {
+    after = {
         device: np.array([*own, place in away, furthest, version if place < len(devices) else before[device][_VERSION]])
         for place, (device, own) in enumerate(zip(everybody, sums, strict=True))
         if device
     }
-    last = sorted(known.items(), key=lambda one: (-one[1][_VERSION], one[0]))[:KEPT_DEVICES]
+    last = sorted(after.items(), key=lambda one: (-one[1][_VERSION], one[0]))[:KEPT_DEVICES]
     here = {place: cosine for place, cosine in away.items() if place < len(devices)}
-    return Heard(here, {SAID + device: np.clip(own, -_LARGEST, _LARGEST).astype(np.float32) for device, own in last})
+    return Heard(here, {device: np.clip(own, -_LARGEST, _LARGEST).astype(np.float32) for device, own in last})
 
 
-def _known(state: Weights, numbers: int) -> Weights:
-    """What is kept of devices that spoke of the same: before any features were told it was of units."""
-    return {device: own for device, own in within(state, SAID).items() if len(own) == numbers + _MORE}
+def _comparable(known: Weights, numbers: int) -> Weights:
+    """Keep devices whose sums have the same numbers: before any features were told these were of units."""
+    return {device: own for device, own in known.items() if len(own) == numbers + _MORE}
 
 
 def _moved(said: Numbers) -> float:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest, Parameter
-from edge_client.bundle.names import SIZES, within
 from edge_client.wire.scalars import shaped
 from server.aggregation.rule import (
     FAR,
@@ -57,7 +56,7 @@ class Combined(NamedTuple):
     errors: Weights
     """The change's standard errors."""
     sizes: Weights
-    """What is usual, as the state keeps it."""
+    """How far each unit's newest holders went."""
     odd: Mapping[int, Sequence[Odd]]
     """By holders."""
 
@@ -65,7 +64,7 @@ class Combined(NamedTuple):
 def combined(
     rule: Rule,
     start: Weights,
-    state: Weights,
+    usual: Weights,
     updates: Sequence[Mapping[str, Array]],
     weights: Sequence[Mapping[str, float]],
     manifest: Manifest,
@@ -76,12 +75,12 @@ def combined(
     Where features of the task layer are measured `heads` are its changes [updates, numbers] as they can be compared: as
     they stand those of a device with other shares of the classes are several times as long, and go against the others.
     """
-    parts = [_holders(part, parameters, start, state, updates, weights) for part, parameters in _parts(manifest)]
+    parts = [_holders(part, parameters, start, usual, updates, weights) for part, parameters in _parts(manifest)]
     parts = [part if part.name != HEAD else part.by(heads) for part in parts]
     out = _far(parts, len(updates))
     change: Weights = {}
     errors: Weights = {}
-    known, odd = within(state, SIZES), dict[int, list[Odd]]()
+    known, odd = dict(usual), dict[int, list[Odd]]()
     for part in parts:
         if not part.holders:
             continue
@@ -97,7 +96,7 @@ def combined(
             change |= shaped(centre.astype(np.float32), part.parameters)
             error = standard_errors(changes[inside], part.weights[inside])
             errors |= shaped(error.astype(np.float32), part.parameters)
-    return Combined(change, errors, {SIZES + part: sizes for part, sizes in known.items()}, odd)
+    return Combined(change, errors, known, odd)
 
 
 class _Part(NamedTuple):
@@ -150,14 +149,14 @@ def _holders(
     name: str,
     parameters: Sequence[Parameter],
     start: Weights,
-    state: Weights,
+    usual: Weights,
     updates: Sequence[Mapping[str, Array]],
     weights: Sequence[Mapping[str, float]],
 ) -> _Part:
     first = parameters[0].name
     holders = [number for number, own in enumerate(weights) if first in own]
     shares = np.array([weights[holder][first] for holder in holders], np.float64)
-    part = _Part(name, parameters, holders, shares, np.zeros(0), state.get(SIZES + name, np.zeros(0, np.float32)))
+    part = _Part(name, parameters, holders, shares, np.zeros(0), usual.get(name, np.zeros(0, np.float32)))
     return part._replace(sizes=sizes_of(_changes(start, updates, part))) if holders else part
 
 
@@ -167,7 +166,7 @@ def _changes(start: Weights, updates: Sequence[Mapping[str, Array]], part: _Part
 
 
 def _far(parts: Sequence[_Part], updates: int) -> set[int]:
-    """Who is left out of all parts for going far in one; nobody where that would be most of them."""
+    """Find who is left out of all parts for going far in one; nobody where that would be most of them."""
     far = set[int]().union(*(part.far for part in parts if part.holders))
     return far if 2 * len(far) < updates else set()
 
@@ -189,7 +188,7 @@ def _centre(rule: Rule, changes: Numbers, weights: Numbers, most: float) -> Numb
 
 
 def _odd(part: _Part, changes: Numbers, centre: Numbers, inside: NDArray[np.bool_]) -> Iterator[tuple[int, Odd]]:
-    """Those that go far, and of three or more those that go against the others."""
+    """Find updates that go far, and of three or more those that go against the others."""
     if part.compared is not None and inside.any():
         changes, centre = part.compared, weighted_mean(part.compared[inside], part.weights[inside])
     lengths = np.maximum(sizes_of(changes) * float(np.sqrt(np.square(centre).sum())), np.finfo(np.float64).tiny)

@@ -16,11 +16,10 @@ import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.bundle.names import CLASS_CORRECTION
 from server.aggregation.rule import Numbers, no_longer
 from server.jobs.settings import JobSettings
 from server.strategy.outliers import HEAD_NORM, Norms, kind_of_unit
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 KEPT = 0.9
 """What earlier rounds count for, in each round: what classes pull at changes as the model learns."""
@@ -32,7 +31,7 @@ MOST_CLASSES = 16
 
 @dataclass
 class _Products:
-    """Of one parameter, over its holders, by what they weigh."""
+    """The weighted sums of errors, moves and their products over a parameter's holders."""
 
     weight: float
     errors: Numbers
@@ -66,7 +65,9 @@ class ClassCorrection:
     How updates go with errors is fitted on earlier rounds; a round's own updates are noted for later ones.
     """
 
-    def __init__(self, start: Model, settings: JobSettings, manifest: Manifest, usual: Norms | None = None) -> None:
+    def __init__(
+        self, start: ServerState, settings: JobSettings, manifest: Manifest, usual: Norms | None = None
+    ) -> None:
         """`usual` has the median lengths of the round's updates: no client tells more than goes with one of these."""
         self._start = start
         self._usual = usual or {}
@@ -107,7 +108,7 @@ class ClassCorrection:
     def _slope(self, name: str, classes: int, size: int) -> Numbers:
         """How far a parameter goes for each error, by what rounds before tell."""
         if name not in self._slopes:
-            products = self._start.optimizer.get(CLASS_CORRECTION + name)
+            products = self._start.class_correction.get(name)
             told = np.zeros((classes, size + classes)) if products is None else products.astype(np.float64)
             errors = told[:, size:]
             eased = errors + np.eye(classes) * (RIDGE * np.trace(errors) / classes + np.finfo(np.float32).tiny)
@@ -115,11 +116,11 @@ class ClassCorrection:
         return self._slopes[name]
 
     def state(self) -> Weights:
-        """Give the statistics for later rounds, as the server's state keeps them."""
+        """Give the statistics for later rounds, by parameter."""
         after: Weights = {}
         for name, products in self._told.items():
-            before = self._start.optimizer.get(CLASS_CORRECTION + name)
+            before = self._start.class_correction.get(name)
             told = (products.common() + (0 if before is None else KEPT * before)).astype(np.float32)
             if np.isfinite(told).all():
-                after[CLASS_CORRECTION + name] = told
+                after[name] = told
         return after

@@ -262,5 +262,5 @@ def _is_covariance(moments: Moments) -> bool:
 
 
 def _diagonal(products: Array, width: int) -> Array:
-    """Of a triangle that is told row by row; or what is told alone."""
+    """Take the diagonal of a triangle that is told row by row; or what is told alone."""
     return products if len(products) == width else products[np.cumsum([0, *range(width, 1, -1)])]

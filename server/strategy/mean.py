@@ -25,7 +25,7 @@ STEPS_BOUND = 2.0
 
 @dataclass
 class _Sums:
-    """Of one parameter, over the updates that hold it."""
+    """The sums of one parameter over the updates that hold it."""
 
     far: NDArray[np.float64]
     """From the start, times their examples."""

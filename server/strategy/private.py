@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from server.privacy.budget import mechanism_of, wanted_in
-from server.strategy.state import Model, moved
+from server.strategy.state import ServerState, apply_change
 from server.strategy.strategy import RoundContext, Strategy
 from server.strategy.updates import Contribution, Outcome
 
@@ -14,11 +14,11 @@ from server.strategy.updates import Contribution, Outcome
 class PrivateMean(Strategy):
     """The noisy mean of all updates: who is left out must not depend on what others sent, and the clip bounds each."""
 
-    def aggregate(self, state: Model, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
+    def aggregate(self, state: ServerState, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
         """Clip, add up one at a time, add noise, and step."""
         settings, manifest = context.settings, context.manifest
         each = (update.tensors() for update in updates)
         wanted = wanted_in(settings, manifest)
-        change, kept = mechanism_of(settings).mean(state.weights, state.optimizer, each, wanted, context.noise)
-        state = replace(state, optimizer=kept)
-        return Outcome(moved(state, change, settings, manifest), change, [update.report for update in updates])
+        change, clip = mechanism_of(settings).mean(state.weights, state.clip, each, wanted, context.noise)
+        state = replace(state, clip=clip)
+        return Outcome(apply_change(state, change, settings, manifest), change, [update.report for update in updates])

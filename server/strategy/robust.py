@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from edge_client.bundle.manifest import Manifest
-from edge_client.bundle.names import SAID
 from edge_client.training.features import Moments, moments_in
 from server.aggregation.memory import heard
 from server.aggregation.registry import AGGREGATION_RULES
@@ -20,7 +19,7 @@ from server.strategy import features
 from server.strategy.fingerprints import compared_heads, fingerprints, is_whole_head
 from server.strategy.mean import weights_of
 from server.strategy.moments import believed, usual_change
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from server.strategy.strategy import RoundContext
 from server.strategy.updates import Contribution
 from server.strategy.weighted import CombinedUpdates, WeightedMean, holders
@@ -29,13 +28,13 @@ from server.strategy.weighted import CombinedUpdates, WeightedMean, holders
 class RobustMean(WeightedMean):
     """The job's robust rule in place of the mean."""
 
-    def combine(self, start: Model, taken: Sequence[Contribution], context: RoundContext) -> CombinedUpdates:
+    def combine(self, start: ServerState, taken: Sequence[Contribution], context: RoundContext) -> CombinedUpdates:
         """All updates at once: each is compared with the others."""
         settings, manifest = context.settings, context.manifest
         rule = AGGREGATION_RULES.find(settings.aggregation)
         tensors = [update.tensors() for update in taken]
         told = [moments_in(own, update.report.measured) for own, update in zip(tensors, taken, strict=True)]
-        moments = features.joined(start.optimizer, _believed(start, told, tensors, manifest))
+        moments = features.joined(start.features, _believed(start, told, tensors, manifest))
         moments = moments if settings.measures(manifest) else {}
         heads = compared_heads(start.weights, moments, tensors, manifest)
         start, away = _judged(rule, start, taken, tensors, moments, heads, manifest)
@@ -44,37 +43,36 @@ class RobustMean(WeightedMean):
         weights = weights_of([known[place] for place in inside], min(settings.weight_bound, WEIGHT_BOUND), manifest)
         kept = [tensors[place] for place in inside]
         compared = heads[inside] if heads is not None and is_whole_head(manifest) else None
-        mean = combined(rule, start.weights, start.optimizer, kept, weights, manifest, compared)
+        mean = combined(rule, start.weights, start.unit_sizes, kept, weights, manifest, compared)
         words = {inside[holder]: in_words(parts) for holder, parts in mean.odd.items()}
         words |= {place: against_in_words(cosine) for place, cosine in away.items()}
         odd = tuple((taken[place].part, why) for place, why in sorted(words.items()))
         found = _believed(start, [told[place] for place in inside], kept, manifest)
-        start = replace(start, optimizer=start.optimizer | mean.sizes)
+        start = replace(start, unit_sizes=mean.sizes)
         return CombinedUpdates(start, mean.change, mean.errors, found, [taken[place] for place in inside], odd)
 
 
 def _believed(
-    start: Model, told: Sequence[Moments], updates: Sequence[Mapping[str, Any]], manifest: Manifest
+    start: ServerState, told: Sequence[Moments], updates: Sequence[Mapping[str, Any]], manifest: Manifest
 ) -> list[Moments]:
     """Give the moments beside updates that are joined."""
     if manifest.features is None or not updates:
         return []
-    return believed(start.optimizer, told, usual_change(updates, start.weights, manifest.features))
+    return believed(start.features, told, usual_change(updates, start.weights, manifest.features))
 
 
 def _judged(
     rule: Rule,
-    start: Model,
+    start: ServerState,
     taken: Sequence[Contribution],
     tensors: Sequence[Mapping[str, Any]],
     moments: Mapping[str, Any],
     heads: Numbers | None,
     manifest: Manifest,
-) -> tuple[Model, Mapping[int, float]]:
+) -> tuple[ServerState, Mapping[int, float]]:
     """Find who is left out by a rule that judges devices, and the state with what is known of them."""
     if rule.judge is None or not taken:
         return start, {}
     said = fingerprints(start.weights, dict(moments), tensors, manifest, heads)
-    judged = heard(rule.judge, start.optimizer, start.version, [update.device for update in taken], said)
-    state = {name: value for name, value in start.optimizer.items() if not name.startswith(SAID)}
-    return replace(start, optimizer=state | judged.state), judged.away
+    judged = heard(rule.judge, start.fingerprints, start.version, [update.device for update in taken], said)
+    return replace(start, fingerprints=judged.sums), judged.away

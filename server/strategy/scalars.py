@@ -14,12 +14,12 @@ from server.aggregation.registry import AGGREGATION_RULES, PLAIN
 from server.aggregation.scalars import shortened_reports
 from server.jobs.settings import JobSettings
 from server.strategy.mean import Mean, bounded_scalars
-from server.strategy.state import Model, repeated
+from server.strategy.state import ServerState, apply_record
 from server.strategy.updates import Outcome
 
 
 def step_of_scalars(
-    start: Model,
+    start: ServerState,
     number: int,
     iteration: int,
     clients: Sequence[Participant],
@@ -36,7 +36,7 @@ def step_of_scalars(
     published = tuple(replace(client, report=as_published(client.report)) for client in clients)
     sent = [client.report for client in clients]
     record = StepRecord(start.version + 1, number, iteration, published, _mean_head_gradient(sent))
-    return Outcome(repeated(start, record, settings, manifest, draw), {}, reports, record, odd=odd)
+    return Outcome(apply_record(start, record, settings, manifest, draw), {}, reports, record, odd=odd)
 
 
 def _mean_head_gradient(reports: list[ScalarReport]) -> Floats | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edge_client.arrays import Weights
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from server.strategy.updates import Contribution
 
 
@@ -32,7 +32,7 @@ def aged(update: Mapping[str, Any], base: Weights, start: Weights, staleness: in
     return {name: moved(name, value) if name in start else value for name, value in update.items()}
 
 
-def late_one(update: Contribution, base: int, start: Model, load: Callable[[int], Model]) -> Contribution:
+def late_one(update: Contribution, base: int, start: ServerState, load: Callable[[int], ServerState]) -> Contribution:
     """An update as it counts for the weights at the start, whatever version of them it began with."""
     staleness = start.version - base
     if not staleness:

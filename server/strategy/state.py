@@ -1,15 +1,31 @@
-"""What a server knows between two rounds, and how a step leads to the next of it.
+"""The state of a job between two rounds, and the steps that lead to its next version.
 
 In mode epoch a step is a mean change of the weights, in mode iteration a record that every device repeats.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from edge_client.arrays import Weights
+import numpy as np
+
+from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
-from edge_client.bundle.names import AVERAGE, ERROR, REPEATED, prefix_of, under
+from edge_client.bundle.names import (
+    AVERAGE,
+    CLASS_CORRECTION,
+    CLIP,
+    ERROR,
+    FEATURES,
+    FINGERPRINTS,
+    OWN,
+    REPEATED,
+    UNIT_SIZES,
+    prefix_of,
+    under,
+    within,
+)
 from edge_client.gradient.drawing import Draw, step_directions
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import replay
@@ -20,52 +36,97 @@ NEWEST = 3
 """While versions are few, one weighs in the running average by about this power of its number: the average is then a
 fifth of the way behind, however long the way is (polynomial decay; Shamir and Zhang, 2013)."""
 
+_PREFIXES = {
+    "average": AVERAGE,
+    "class_correction": CLASS_CORRECTION,
+    "unit_sizes": UNIT_SIZES,
+    "fingerprints": FINGERPRINTS,
+    "own": OWN,
+}
+"""What stands before the names of a field's arrays where a state is stored."""
+
 
 @dataclass(frozen=True)
-class Model:
-    """Weights and the server optimizer's state. Nobody changes the arrays."""
+class ServerState:
+    """Weights, and all that the server's next step needs to know. Nobody changes the arrays."""
 
     version: int
     weights: Weights
-    optimizer: Weights
+    """By parameter."""
+    moments: Weights = field(default_factory=dict[str, Array])
+    """The server optimizer's, under `FIRST`, `SECOND` or a slot of its own, and the parameter."""
+    average: Weights = field(default_factory=dict[str, Array])
+    """The running average of the weights, where the job keeps one."""
+    features: Weights = field(default_factory=dict[str, Array])
+    """Moments of what reaches the head's last layer, named as in updates (`server.strategy.features`)."""
+    class_correction: Weights = field(default_factory=dict[str, Array])
+    """How far each parameter goes with its holders' class imbalance (`server.strategy.class_correction`)."""
+    unit_sizes: Weights = field(default_factory=dict[str, Array])
+    """How far each unit's newest holders went (`server.aggregation.units`)."""
+    fingerprints: Weights = field(default_factory=dict[str, Array])
+    """The sum of each device's updates, shortened, by its id (`server.aggregation.memory`)."""
+    clip: float | None = None
+    """How far private updates of the next round may go, where that follows them (`server.privacy.mechanism`)."""
+    own: Weights = field(default_factory=dict[str, Array])
+    """For strategies of other distributions."""
+
+    @classmethod
+    def read(cls, version: int, weights: Weights, arrays: Mapping[str, Array]) -> ServerState:
+        """Take a state apart that `arrays` put together."""
+        fields = {name: within(arrays, prefix) for name, prefix in _PREFIXES.items()}
+        known = (*_PREFIXES.values(), FEATURES, CLIP)
+        return cls(
+            version,
+            weights,
+            moments={name: value for name, value in arrays.items() if not prefix_of(name, known)},
+            features={name: value for name, value in arrays.items() if name.startswith(FEATURES)},
+            clip=float(arrays[CLIP][0]) if CLIP in arrays else None,
+            **fields,
+        )
+
+    def arrays(self) -> Weights:
+        """Put all but the weights into one mapping, as files keep it."""
+        clip = {} if self.clip is None else {CLIP: np.array([self.clip], np.float32)}
+        parts = [under(prefix, getattr(self, name)) for name, prefix in _PREFIXES.items()]
+        return {name: value for part in (self.moments, self.features, clip, *parts) for name, value in part.items()}
 
     @property
     def result(self) -> Weights:
         """Give the weights that a job measures and gives out: their running average, where it keeps one."""
-        return {name: self.optimizer.get(AVERAGE + name, value) for name, value in self.weights.items()}
+        return self.weights | self.average
 
     @property
     def repeatable(self) -> Weights:
-        """Give what a device needs to take the server's steps itself: the average is not for it."""
-        return self.weights | {n: value for n, value in self.optimizer.items() if prefix_of(n, REPEATED)}
+        """Give what a device needs to take the server's steps itself."""
+        return self.weights | {name: value for name, value in self.moments.items() if prefix_of(name, REPEATED)}
 
 
-def moved(
-    model: Model, change: Weights, settings: JobSettings, manifest: Manifest, errors: Weights | None = None
-) -> Model:
-    """The next version, by a change, and its standard errors where devices' changes are known apart."""
-    weights, optimizer = dict(model.weights), model.optimizer | under(ERROR, errors or {})
-    server_step(weights, change, optimizer, settings.optimizers, manifest.head_names)
-    return _averaged(Model(model.version + 1, weights, optimizer), settings.average)
+def apply_change(
+    state: ServerState, change: Weights, settings: JobSettings, manifest: Manifest, errors: Weights | None = None
+) -> ServerState:
+    """Step by a mean change, and its standard errors where devices' changes are known apart."""
+    weights, moments = dict(state.weights), state.moments | under(ERROR, errors or {})
+    server_step(weights, change, moments, settings.optimizers, manifest.head_names)
+    return _averaged(replace(state, version=state.version + 1, weights=weights, moments=moments), settings.average)
 
 
-def repeated(
-    model: Model, record: StepRecord, settings: JobSettings, manifest: Manifest, draw: Draw = step_directions
-) -> Model:
-    """The next version, by a published record: what every client in step does too."""
-    weights, optimizer = dict(model.weights), dict(model.optimizer)
-    replay(record, weights, optimizer, manifest, settings.training, settings.optimizers, draw)
-    return _averaged(Model(model.version + 1, weights, optimizer), settings.average)
+def apply_record(
+    state: ServerState, record: StepRecord, settings: JobSettings, manifest: Manifest, draw: Draw = step_directions
+) -> ServerState:
+    """Step by a published record, as every client does that keeps in step."""
+    weights, moments = dict(state.weights), dict(state.moments)
+    replay(record, weights, moments, manifest, settings.training, settings.optimizers, draw)
+    return _averaged(replace(state, version=state.version + 1, weights=weights, moments=moments), settings.average)
 
 
-def _averaged(model: Model, keeps: float) -> Model:
-    """The version with its running average brought up to it; while versions are few, it keeps less of the first ones.
+def _averaged(state: ServerState, keeps: float) -> ServerState:
+    """Bring the running average up to a version; while versions are few, it keeps less of the first ones.
 
     The mean of all of them would be half a job behind where a job has ten rounds.
     """
     if not keeps:
-        return model
-    keeps = min(keeps, (model.version - 1) / (model.version + NEWEST))
-    before = model.result
-    average = {AVERAGE + name: keeps * before[name] + (1 - keeps) * value for name, value in model.weights.items()}
-    return Model(model.version, model.weights, model.optimizer | average)
+        return state
+    keeps = min(keeps, (state.version - 1) / (state.version + NEWEST))
+    before = {name: state.average.get(name, value) for name, value in state.weights.items()}
+    average = {name: keeps * before[name] + (1 - keeps) * value for name, value in state.weights.items()}
+    return replace(state, average=average)

@@ -1,4 +1,4 @@
-"""A strategy: how a round's updates become the next weights.
+"""A strategy: which units the devices of a round train, and how their updates become the next weights.
 
 A job names one by `strategy`; another distribution adds its own by an entry point of the group `spry.strategies`.
 """
@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edge_client.bundle.manifest import Manifest
+from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
 from server.privacy.noise import Noise
 from server.strategy.outliers import Norms
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from server.strategy.updates import Contribution, Outcome
 
 
@@ -30,15 +31,31 @@ class RoundContext:
 
 
 class Strategy(ABC):
-    """Decides what a round's updates make of the weights.
+    """Decides who trains what in a round, and what its updates make of the weights.
 
     It knows no store, clock or network, so that the server, the simulator and a notebook call the same. It has no
-    memory of its own: what later rounds are to know stands in the state that it returns, by names of its own among
-    `optimizer`, and is kept with the weights.
+    memory of its own: what later rounds are to know stands in the state that it returns (`own`), and is kept with the
+    weights.
     """
 
+    def configure(self, number: int, places: int, context: RoundContext) -> list[RoundSlot]:
+        """Assign units to the places of a round, as the job's `assignment` does it unless a strategy has its own way.
+
+        It is asked whenever a place is given to a device, so it answers the same for the same round.
+
+        Args:
+            number: the round's, from 1 on.
+            places: how many devices are invited.
+            context: the job's settings, and the bundle's manifest.
+
+        Returns:
+            a slot for each place, with the units that its device trains.
+        """
+        del number
+        return context.settings.slots(context.manifest, places)
+
     @abstractmethod
-    def aggregate(self, state: Model, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
+    def aggregate(self, state: ServerState, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
         """Combine updates of a round in mode epoch, and take the server's step.
 
         Args:

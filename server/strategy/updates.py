@@ -12,7 +12,7 @@ from edge_client.arrays import Weights
 from edge_client.wire.protocol import Report, Training
 from edge_client.wire.scalars import StepRecord
 from server.strategy.outliers import Norms
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Contribution:
 class Outcome:
     """The next weights, and what is known of how they came about."""
 
-    model: Model
+    model: ServerState
     change: Weights
     reports: list[Report]
     record: StepRecord | None = None

@@ -20,7 +20,7 @@ from server.strategy.class_correction import ClassCorrection
 from server.strategy.mean import Holder, Mean, bounded, mean_steps, weights_of
 from server.strategy.moments import believed, change_in
 from server.strategy.outliers import HEAD_NORM, beyond, usual
-from server.strategy.state import Model, moved
+from server.strategy.state import ServerState, apply_change
 from server.strategy.strategy import RoundContext, Strategy
 from server.strategy.updates import Contribution, Outcome
 
@@ -28,7 +28,7 @@ from server.strategy.updates import Contribution, Outcome
 class CombinedUpdates(NamedTuple):
     """A round's updates as one change, before the server's step."""
 
-    start: Model
+    start: ServerState
     """With what is to be known in the next round."""
     change: Weights
     errors: Weights
@@ -43,7 +43,7 @@ class CombinedUpdates(NamedTuple):
 class WeightedMean(Strategy):
     """The mean by bounded numbers of examples, and by how clear an estimate is."""
 
-    def aggregate(self, state: Model, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
+    def aggregate(self, state: ServerState, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
         """Leave out updates that go far beyond what is usual, combine the others, and step."""
         settings, manifest = context.settings, context.manifest
         why = [beyond(update.norms, context.usual, settings.norm_bound) for update in updates]
@@ -51,7 +51,7 @@ class WeightedMean(Strategy):
         combined = self.combine(state, taken, context)
         start, change = _by_features(combined, settings, manifest)
         return Outcome(
-            moved(start, change, settings, manifest, combined.errors),
+            apply_change(start, change, settings, manifest, combined.errors),
             change,
             [update.report for update in taken],
             refused=tuple((update.part, told) for update, told in zip(updates, why, strict=True) if told),
@@ -59,7 +59,7 @@ class WeightedMean(Strategy):
             staleness=tuple(update.staleness for update in taken if update.staleness is not None),
         )
 
-    def combine(self, start: Model, taken: Sequence[Contribution], context: RoundContext) -> CombinedUpdates:
+    def combine(self, start: ServerState, taken: Sequence[Contribution], context: RoundContext) -> CombinedUpdates:
         """One update at a time, so that memory does not grow with their number."""
         settings, manifest = context.settings, context.manifest
         lengths = usual([update.norms for update in taken], fewest=1)
@@ -72,8 +72,8 @@ class WeightedMean(Strategy):
             told.append(moments_in(tensors, update.report.measured))
         changes, spec = mean.changes(), manifest.features
         if spec is not None and taken:
-            told = believed(start.optimizer, told, change_in(changes, spec))
-        start = replace(start, optimizer=start.optimizer | correction.state())
+            told = believed(start.features, told, change_in(changes, spec))
+        start = replace(start, class_correction=start.class_correction | correction.state())
         return CombinedUpdates(start, changes, mean.errors(), told, taken)
 
 
@@ -85,16 +85,16 @@ def holders(updates: Sequence[Contribution], manifest: Manifest) -> list[Holder]
     ]
 
 
-def _by_features(combined: CombinedUpdates, settings: JobSettings, manifest: Manifest) -> tuple[Model, Weights]:
+def _by_features(combined: CombinedUpdates, settings: JobSettings, manifest: Manifest) -> tuple[ServerState, Weights]:
     """Give the change with the head's step by its features, and the state with what devices told of them."""
     spec, start, reports = manifest.features, combined.start, [update.report for update in combined.counted]
     if spec is None or not settings.measures(manifest) or not reports:
         return start, combined.change
-    state = start.optimizer | features.joined(start.optimizer, combined.told)
+    known = start.features | features.joined(start.features, combined.told)
     bound = min(settings.weight_bound, WEIGHT_BOUND) if settings.is_robust else settings.weight_bound
     lengths = [update.norms.get(HEAD_NORM, 0.0) for update in combined.counted]
     rows = sum(bounded([report.examples for report in reports], bound)) if manifest.model.labels else 0
     taken = features.LocalSteps(settings.training, mean_steps(reports, lengths, bound), round(rows))
     if taken.rows and not start.version:
-        state |= features.shares_of(combined.change, spec, taken)
-    return replace(start, optimizer=state), features.stepped(combined.change, state, spec, taken)
+        known |= features.shares_of(combined.change, spec, taken)
+    return replace(start, features=known), features.stepped(combined.change, known, spec, taken)

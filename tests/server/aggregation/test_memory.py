@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from edge_client.bundle.names import SAID
 from server.aggregation.agreeing import opposed
 from server.aggregation.memory import KEPT_DEVICES, MOST_NUMBERS, Fingerprints, shortened
 from server.aggregation.memory import heard as heard_of
@@ -21,19 +20,19 @@ def rows(*values):
     return np.array(values, np.float64)
 
 
-def sum_of(state, device):
-    return state[SAID + device][:-3]
+def sum_of(sums, device):
+    return sums[device][:-3]
 
 
 def test_sums_are_by_device_and_none_says_more_than_the_median():
     first = heard(nobody, {}, 0, ["a", "b", "c"], rows([1, 0], [2, 0], [0, -10]))  # 1, 2 and 10 long
-    np.testing.assert_allclose(sum_of(first.state, "a"), [1, 0])
-    np.testing.assert_allclose(sum_of(first.state, "c"), [0, -2])
-    second = heard(nobody, first.state, 1, ["c", "a", "d"], rows([3, 0], [3, 0], [3, 0]))
+    np.testing.assert_allclose(sum_of(first.sums, "a"), [1, 0])
+    np.testing.assert_allclose(sum_of(first.sums, "c"), [0, -2])
+    second = heard(nobody, first.sums, 1, ["c", "a", "d"], rows([3, 0], [3, 0], [3, 0]))
     for device, told in (("c", [3, -2]), ("a", [4, 0]), ("b", [2, 0]), ("d", [3, 0])):
-        np.testing.assert_allclose(sum_of(second.state, device), told, rtol=1e-6)
-    third = heard(nobody, second.state, 2, ["a", "b"], rows([0, 1], [0, 1]))  # 1 - 1/4 of 9 - 3/2
-    np.testing.assert_allclose(sum_of(third.state, "a"), [4, 0.1], rtol=1e-6)
+        np.testing.assert_allclose(sum_of(second.sums, device), told, rtol=1e-6)
+    third = heard(nobody, second.sums, 2, ["a", "b"], rows([0, 1], [0, 1]))  # 1 - 1/4 of 9 - 3/2
+    np.testing.assert_allclose(sum_of(third.sums, "a"), [4, 0.1], rtol=1e-6)
 
 
 def test_who_was_left_out_is_told_to_the_rule_and_does_not_say_how_far_a_round_goes():
@@ -46,9 +45,9 @@ def test_who_was_left_out_is_told_to_the_rule_and_does_not_say_how_far_a_round_g
     said = rows([1, 0], [1, 0], [1, 0], [-1, 0])
     first = heard(last, {}, 0, ["a", "b", "c", "d"], said)
     assert first.away == {3: -0.5}
-    second = heard(last, first.state, 1, ["d", "a", "b", "c"], said[[3, 0, 1, 2]])
+    second = heard(last, first.sums, 1, ["d", "a", "b", "c"], said[[3, 0, 1, 2]])
     assert asked == [[False] * 4, [True, False, False, False]]
-    np.testing.assert_allclose(sum_of(second.state, "a"), [2, 0])
+    np.testing.assert_allclose(sum_of(second.sums, "a"), [2, 0])
 
 
 def test_few_liars_of_a_fleet_are_few_where_most_of_a_round_are_they():
@@ -58,7 +57,7 @@ def test_few_liars_of_a_fleet_are_few_where_most_of_a_round_are_they():
     said = np.where(np.arange(12) < 9, 1.0, -1.0)[:, None] * truth + rng.normal(size=(12, 80))
     state = {}
     for places in ([0, 1, 2, 3, 4, 9], [4, 5, 6, 7, 8, 10], [0, 2, 4, 6, 8, 11]):
-        state = heard(opposed, state, 0, [names[place] for place in places], said[places]).state
+        state = heard(opposed, state, 0, [names[place] for place in places], said[places]).sums
     found = heard(opposed, state, 1, names[8:], said[8:])
     assert found.away.keys() == {1, 2, 3}
     assert heard(opposed, {}, 0, names[8:], said[8:]).away.keys() == {0}, "by that round alone"
@@ -73,41 +72,41 @@ def test_rounds_after_which_a_fleet_stands_still_part_no_honest_devices():
     for number in range(60):
         said = common * (number < 5) + own
         found = heard(opposed, state, number, [str(device) for device in range(10)], said)
-        state, left_out, plain = found.state, left_out + len(found.away), plain + said
+        state, left_out, plain = found.sums, left_out + len(found.away), plain + said
     assert left_out == 0
     assert opposed(plain, np.zeros(10, bool), 50), "a plain sum would have parted them"
 
 
 def test_devices_that_are_unknown_are_judged_by_their_round_alone():
-    assert not heard(nobody, {}, 0, ["", ""], rows([1, 0], [0, 1])).state
+    assert not heard(nobody, {}, 0, ["", ""], rows([1, 0], [0, 1])).sums
 
 
 def test_a_still_round_leaves_sums_as_they_are():
     first = heard(nobody, {}, 0, ["a", "b"], rows([1, 0], [1, 0]))
-    second = heard(nobody, first.state, 1, ["a", "b"], np.zeros((2, 2)))
-    np.testing.assert_array_equal(sum_of(second.state, "a"), sum_of(first.state, "a"))
-    assert not np.isnan(sum_of(heard(nobody, {}, 0, ["a"], np.zeros((1, 2))).state, "a")).any()
+    second = heard(nobody, first.sums, 1, ["a", "b"], np.zeros((2, 2)))
+    np.testing.assert_array_equal(sum_of(second.sums, "a"), sum_of(first.sums, "a"))
+    assert not np.isnan(sum_of(heard(nobody, {}, 0, ["a"], np.zeros((1, 2))).sums, "a")).any()
 
 
 def test_the_largest_numbers_there_are_stay_numbers():
     rng, state = np.random.default_rng(), {}
     for number in range(3):
         found = heard(opposed, state, number, [str(device) for device in range(5)], 3e38 * rng.normal(size=(5, 40)))
-        state = found.state
+        state = found.sums
         assert all(np.isfinite(own).all() for own in state.values())
 
 
 def test_what_was_of_something_else_is_forgotten():
     first = heard(nobody, {}, 0, ["a", "b"], np.ones((2, 5)))
-    assert {len(own) for own in heard(nobody, first.state, 1, ["a"], np.ones((1, 3))).state.values()} == {3 + 3}
+    assert {len(own) for own in heard(nobody, first.sums, 1, ["a"], np.ones((1, 3))).sums.values()} == {3 + 3}
 
 
 def test_those_who_were_heard_last_are_kept():
     many = [f"device-{number}" for number in range(KEPT_DEVICES)]
     first = heard(nobody, {}, 0, many, np.ones((KEPT_DEVICES, 2)))
-    second = heard(nobody, first.state, 1, ["new", many[0]], np.ones((2, 2)))
-    assert len(second.state) == KEPT_DEVICES
-    assert {SAID + "new", SAID + many[0]} <= second.state.keys()
+    second = heard(nobody, first.sums, 1, ["new", many[0]], np.ones((2, 2)))
+    assert len(second.sums) == KEPT_DEVICES
+    assert {"new", many[0]} <= second.sums.keys()
 
 
 def test_fewer_numbers_keep_products():

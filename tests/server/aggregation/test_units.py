@@ -5,7 +5,6 @@ import pytest
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.bundle.names import SIZES
 from server.aggregation.registry import AGGREGATION_RULES
 from server.aggregation.units import KEPT_SIZES, combined, in_words
 from server.strategy.mean import Mean
@@ -93,9 +92,9 @@ def test_sizes_are_kept_of_the_newest_holders_and_unit_by_unit(manifest, start):
         updates = [update(manifest, start, [0], 0.1), update(manifest, start, [1], 0.2)]
         state = come(manifest, start, "clipped", updates, state).sizes
     of = {name: len(sizes) for name, sizes in state.items()}
-    assert of == {SIZES + name: KEPT_SIZES for name in (manifest.units[0].name, manifest.units[1].name, "head")}
+    assert of == dict.fromkeys((manifest.units[0].name, manifest.units[1].name, "head"), KEPT_SIZES)
     numbers = sum(one.size for one in manifest.units[0].parameters)
-    np.testing.assert_allclose(state[SIZES + manifest.units[0].name], 0.1 * numbers**0.5, rtol=1e-4)
+    np.testing.assert_allclose(state[manifest.units[0].name], 0.1 * numbers**0.5, rtol=1e-4)
 
 
 def test_whoever_goes_far_or_against_the_others_is_told(manifest, start):

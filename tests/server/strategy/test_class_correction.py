@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from edge_client.bundle.names import CLASS_CORRECTION
 from edge_client.wire.protocol import ServerOptimizer, ServerOptimizers, Training
 from server.jobs.settings import JobSettings
 from server.strategy.class_correction import KEPT, MOST_CLASSES, RIDGE, ClassCorrection
 from server.strategy.mean import Mean
 from server.strategy.outliers import HEAD_NORM, kind_of_unit
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 MEASURED = JobSettings(
     training=Training(estimator="exact"), optimizers=ServerOptimizers(head=ServerOptimizer(kind="fedavg"))
@@ -42,8 +41,8 @@ class Fleet:
         self.task = {name: generator.normal(size=self.shapes[name]) for name in self.names}
         self.slopes = {name: generator.normal(size=(self.classes, *self.shapes[name])) for name in self.names}
 
-    def model(self, optimizer=None):
-        return Model(1, self.start, optimizer or {})
+    def model(self, known=None):
+        return ServerState(1, self.start, class_correction=known or {})
 
     def update(self, errors):
         far = {name: self.task[name] + np.tensordot(errors, self.slopes[name], 1) for name in self.names}
@@ -114,7 +113,7 @@ def test_older_rounds_fade(fleet):
     fleet.come(first, fleet.errors(12))
     later = ClassCorrection(fleet.model(first.state()), MEASURED, fleet.manifest)
     fleet.come(later, np.zeros((12, fleet.classes)))  # who have classes as the model expects tell nothing
-    name = CLASS_CORRECTION + fleet.names[0]
+    name = fleet.names[0]
     np.testing.assert_allclose(later.state()[name], KEPT * first.state()[name], atol=1e-5)
 
 
@@ -146,7 +145,7 @@ def test_what_is_no_number_is_not_kept(fleet, size):
 
 def nothing_taken(fleet, settings):
     size = fleet.start[fleet.names[0]].size
-    known = {CLASS_CORRECTION + fleet.names[0]: np.ones((fleet.classes, size + fleet.classes), np.float32)}
+    known = {fleet.names[0]: np.ones((fleet.classes, size + fleet.classes), np.float32)}
     correction = ClassCorrection(fleet.model(known), settings, fleet.manifest)
     update = fleet.update(fleet.errors(1)[0])
     taken = correction.corrected(update, dict.fromkeys(update, 1.0))

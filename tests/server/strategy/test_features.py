@@ -282,13 +282,13 @@ def test_what_is_told_unasked_does_not_count(server, bundle_name, moments):
         task = one.task(examples=8)
         one.send(task, told_by(one, task, moments))
     server.advance()
-    state = server.store.models.load(find_job(server.store, "job"), 1).optimizer
+    state = server.store.models.load(find_job(server.store, "job"), 1).features
     assert state[COUNT] == 4 * 8, "each claims moments of 16 rows"
     for one in devices:
         task = one.task(examples=8)
         one.send(task, one.update(task) if task["measure"] else told_by(one, task, moments))
     server.advance()
-    after = server.store.models.load(find_job(server.store, "job"), 2).optimizer
+    after = server.store.models.load(find_job(server.store, "job"), 2).features
     assert after[COUNT] == 4 * 8
     np.testing.assert_array_equal(after[MEAN], state[MEAN])
 

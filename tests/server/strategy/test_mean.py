@@ -78,7 +78,8 @@ def test_no_weight_is_far_beyond_the_median_or_beyond_what_a_second_device_has(c
 
 
 def test_an_estimate_weighs_as_much_as_it_says(bundle):
-    """Beside a true gradient one along K directions of d numbers says K / (K + d + 1); of the head all say the same."""
+    """Beside a true gradient one along K directions of d numbers, those of all units that share a derivative, says
+    K / (K + d + 1); of the head all say the same."""
     manifest = manifests.read(bundle / FILE_NAME)
     shape = Training(batch=2, length=8, directions=2)
     size = manifest.units[0].size
@@ -87,11 +88,11 @@ def test_an_estimate_weighs_as_much_as_it_says(bundle):
         for name in ("exact", "forward")
     )
     assert exact == {0: 1.0, 3: 1.0}
-    assert forward == {0: 2 / (2 + size + 1), 3: 2 / (2 + size + 1)}
+    assert forward == {0: 2 / (2 + 2 * size + 1), 3: 2 / (2 + 2 * size + 1)}
     assert kind_of(replace(shape, estimator="mixed")).inverse_variance(
         manifest, replace(shape, estimator="mixed"), (0, 3)
     ) == {
-        0: forward[0],
+        0: 2 / (2 + size + 1),
         3: 1.0,
     }
     ours, theirs = weights_of([Holder(exact, 10), Holder(forward, 20)], 4.0, manifest)

@@ -15,24 +15,33 @@ from server.jobs.settings import JobSettings
 from server.strategy.private import PrivateMean
 from server.strategy.registry import STRATEGIES, strategy_of
 from server.strategy.robust import RobustMean
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from server.strategy.strategy import RoundContext
 from server.strategy.updates import Contribution
 from server.strategy.weighted import WeightedMean
 
 RECIPES = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-NAME = "clipped-fedadam"
+NAME, IN_TURN = "clipped-fedadam", "in-turn"
+ONE_UNIT_A_ROUND = """
+from server.jobs.assignment import RoundSlot
+
+class InTurn(ClippedFedAdam):
+    def configure(self, number, places, context):
+        return [RoundSlot(place, (number % len(context.manifest.units),)) for place in range(places)]
+"""
 
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """The recipe's class, as a distribution adds it."""
     (source,) = re.findall(r"### A strategy\n.*?```python\n(.*?)```", RECIPES, re.DOTALL)
-    (tmp_path / "their_strategy.py").write_text(source)
+    (tmp_path / "their_strategy.py").write_text(source + ONE_UNIT_A_ROUND)
     info = tmp_path / "theirs-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[spry.strategies]\n{NAME} = their_strategy:ClippedFedAdam\n")
+    (info / "entry_points.txt").write_text(
+        f"[spry.strategies]\n{NAME} = their_strategy:ClippedFedAdam\n{IN_TURN} = their_strategy:InTurn\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     plugins.added.cache_clear()
     yield
@@ -59,7 +68,7 @@ def test_a_strategy_of_another_distribution_makes_the_next_weights(bundle):
         )
         for number, change in enumerate(changes)
     ]  # fmt: skip
-    found = strategy_of(settings).aggregate(Model(0, start, {}), updates, RoundContext(settings, manifest))
+    found = strategy_of(settings).aggregate(ServerState(0, start), updates, RoundContext(settings, manifest))
     shares = [min(1.0, most / length) for length in lengths]
     mean = {name: np.float32(sum((n + 1) * shares[n] * changes[n][name] for n in range(3)) / 6) for name in start}
     expected, adam = dict(start), sys.modules["their_strategy"].ADAM
@@ -71,8 +80,21 @@ def test_a_strategy_of_another_distribution_makes_the_next_weights(bundle):
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_strategy_says_who_trains_what(server, bundle_name):
+    server.create_job(bundle_name, per_round=2, over_selection=1, strategy=IN_TURN)
+    devices = [server.device() for _ in range(2)]
+    for number in (1, 2):
+        server.advance()
+        tasks = [device.task() for device in devices]
+        assert [task["units"] for task in tasks] == [[number], [number]]
+        for device, task in zip(devices, tasks, strict=True):
+            device.send(task, device.update(task))
+        server.advance()
+
+
+@pytest.mark.usefixtures("installed")
 def test_its_name_is_known_and_what_it_does_not_go_with_is_said_at_once():
-    assert list(STRATEGIES) == ["spry", NAME]
+    assert list(STRATEGIES) == ["spry", NAME, IN_TURN]
     with pytest.raises(ValueError, match=r"goes with neither secure_aggregation nor a privacy budget; also, .* leave"):
         JobSettings(strategy=NAME, secure_aggregation=True, aggregation="median")
 
