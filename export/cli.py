@@ -46,7 +46,7 @@ def quiet_libraries() -> None:
 
 @dataclass(frozen=True)
 class ProgramOptions(OptionGroup):
-    """What a bundle's programs are, and for which runtimes."""
+    """Options for a bundle's programs, and their runtimes."""
 
     title = "Programs"
 
@@ -178,7 +178,7 @@ def _summary(manifest: Manifest, out: Path) -> dict[str, Any]:
 
 
 class _Highest(NamedTuple):
-    """What an export took at most, files that it mapped included; None where the system does not tell."""
+    """The memory that an export took at most, files that it mapped included; None where the system does not tell."""
 
     peak_bytes: int | None
     worker_peak_bytes: int

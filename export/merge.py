@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from edge_client.bundle.manifest import DEFAULT_TASK, TASKS
+from edge_client.commands.progress import Progress, Terminal
 from export.cli import quiet_libraries
 from export.errors import ExportError
 from export.options import parse_labels
@@ -32,29 +33,33 @@ def merge(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError(f"{out} exists; choose another --out")
     quiet_libraries()
-    _merge(adapter, model, out, task, labels)
+    with Terminal().shown() as progress:
+        _merge(adapter, model, out, task, labels, progress)
     typer.echo(f"{out}: a Hugging Face folder in float32; load it with AutoModel…from_pretrained({str(out)!r})")
 
 
-def _merge(adapter: Path, model: str, out: Path, task: str, labels: str) -> None:
-    from peft import PeftModel  # the libraries behind it take seconds to import
-    from safetensors import SafetensorError
+def _merge(adapter: Path, model: str, out: Path, task: str, labels: str, progress: Progress) -> None:
+    with progress.stage("load"):
+        from peft import PeftModel  # the libraries behind it take seconds to import
+        from safetensors import SafetensorError
 
-    from export.model.loading import load
-    from export.tasks.registry import MODEL_TASKS
+        from export.model.loading import load
+        from export.tasks.registry import MODEL_TASKS
 
-    loaded = load(model, MODEL_TASKS[task], parse_labels(labels))
+        loaded = load(model, MODEL_TASKS[task], parse_labels(labels))
     try:
-        merged = PeftModel.from_pretrained(loaded.model, str(adapter)).merge_and_unload()
+        with progress.stage("merge"):
+            merged = PeftModel.from_pretrained(loaded.model, str(adapter)).merge_and_unload()
     except (RuntimeError, ValueError, TypeError, KeyError, OSError, SafetensorError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ExportError(
             f"{adapter} does not fit {model} with {task} and these labels ({first}); give what the export was given"
         ) from None
     try:
-        merged.save_pretrained(out)
-        if loaded.tokenizer is not None:
-            loaded.tokenizer.save_pretrained(out)
+        with progress.stage("write"):
+            merged.save_pretrained(out)
+            if loaded.tokenizer is not None:
+                loaded.tokenizer.save_pretrained(out)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(out, ignore_errors=True)  # it was not there, or empty
         raise ExportError(f"{out} cannot be written ({error}); free some space or choose another --out") from None

@@ -150,7 +150,7 @@ def parse_labels(text: str) -> tuple[str, ...]:
 
 
 def parse_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Whole numbers between commas; `option` names them in errors."""
+    """Parse whole numbers between commas; `option` names them in errors."""
     try:
         return tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:

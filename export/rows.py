@@ -82,7 +82,7 @@ class Differentiated(NamedTuple):
 
 
 class Bottleneck(NamedTuple):
-    """What stands around a bottleneck in one batch."""
+    """The tensors around a bottleneck in one batch."""
 
     entering: Array
     """[batch, tokens, features]: what enters the factor before it."""
@@ -110,7 +110,7 @@ class RowModel:
             self._round_frozen()
 
     def _watch_features(self) -> None:
-        """What enters the head's last layer is noted in each pass."""
+        """Note what enters the head's last layer in each pass."""
         if self.manifest.features is None:
             return
         name, _, _ = self._adapted.names[self.manifest.features.weight].rpartition(".")
@@ -246,7 +246,7 @@ class RowModel:
         }
 
     def _seen(self, name: str, tokens: int) -> slice:
-        """Of so many tokens those that a bottleneck sees on devices."""
+        """Select the tokens, of so many, that a bottleneck sees on devices."""
         token = self.manifest.bottlenecks[name].token
         return slice(0, tokens) if token is None else slice(token, token + 1)
 
@@ -268,7 +268,7 @@ class RowModel:
         group: RowGroup,
         behind: Mapping[str, Tensor],
     ) -> _Rows:
-        """What a group's rows come to; weights have a row for each of them, or are the same for all.
+        """Compute a group's rows; weights have a row for each of them, or are the same for all.
 
         What is `behind` factors is added there, and what enters the same ones is told.
         """
@@ -346,14 +346,14 @@ def _structure(loaded: Loaded, adapted: Adapted) -> Structure:
 
 def _traced(loaded: Loaded, adapted: Adapted) -> Structure:
     captured = capture(adapted.model, loaded.task, loaded.example_inputs(2, 8), adapted.slots)
+    narrow(captured)  # says what sees one token alone
     if adapted.at_bottlenecks:
-        narrow(captured)  # says which of them see one token alone
         mark_bottlenecks(captured.graph)
     return structure_of(split(captured, loaded.layers, boundaries(loaded.layers, None)))
 
 
 class _Rows(NamedTuple):
-    """What rows come to."""
+    """The results of a group's rows."""
 
     loss: Tensor
     logits: Tensor

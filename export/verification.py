@@ -157,7 +157,7 @@ class Verification:
 
 
 def _scopes(parts: Parts) -> list[_Scope]:
-    """What is verified: all in all, or blocks of each structure as a model of their own, and the whole in little.
+    """List what is verified: all in all, or blocks of each structure as a model of their own, and the whole in little.
 
     Blocks of one structure share their programs, so that a few of them prove the way back and the model's own
     derivatives; that all of them are in their places is proved by the whole chain's loss and its derivatives along a

@@ -16,6 +16,7 @@ from edge_client.arrays import Array, Weights
 from edge_client.bundle.chain import Chain, cut_for, first_use
 from edge_client.bundle.manifest import Manifest, ProgramSpec
 from edge_client.data.batches import Batch
+from edge_client.gradient.drawing import numbers_moved
 from edge_client.step.passes import Pass
 from edge_client.wire.protocol import Task, Training
 
@@ -86,11 +87,12 @@ class Estimator(ABC):
     def inverse_variance(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> dict[int, float]:
         """How much an estimate says of each unit's gradient beside a true one, from as many examples.
 
-        Along K directions an estimate of d numbers varies (K + d + 1) / K times as much, where examples say little.
+        Along K directions an estimate of d numbers, those of all units that share a derivative, varies (K + d + 1) / K
+        times as much, where examples say little.
         """
         count, directed = training.directions, cls.directed(manifest, training, units, cut_for(manifest, units))
-        sizes = {unit: manifest.units[unit].size for unit in directed}
-        return {unit: count / (count + sizes[unit] + 1) if unit in sizes else 1.0 for unit in units}
+        numbers = sum(numbers_moved(manifest.units[unit], training) for unit in directed)
+        return {unit: count / (count + numbers + 1) if unit in directed else 1.0 for unit in units}
 
     @classmethod
     def exact_from(cls, manifest: Manifest, training: Training, cut: int) -> int | None:  # noqa: ARG003 -- has none

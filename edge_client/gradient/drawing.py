@@ -46,10 +46,11 @@ def step_directions(
 
 def whole_gradient(manifest: Manifest, units: Sequence[int], training: Training) -> int:
     """How many directions hold these units' gradient; without noise where they are orthogonal and it is of one unit."""
-    return block(sum(_size(manifest.units[unit], training) for unit in units) or 1)
+    return block(sum(numbers_moved(manifest.units[unit], training) for unit in units) or 1)
 
 
-def _size(unit: Unit, training: Training) -> int:
+def numbers_moved(unit: Unit, training: Training) -> int:
+    """Count a unit's numbers that a direction of one text moves: its weights, or those of its bottleneck."""
     moving = unit.tangents_of(training.length) if training.per_example else unit.parameters
     return sum(parameter.size for parameter in moving)
 

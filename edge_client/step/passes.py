@@ -248,7 +248,7 @@ class Passes:
         return Pass(np.zeros(self.batch, np.float32), jvp, head_jvp, {}, moved)
 
     def _put(self, whole: Pass, piece: _Piece, turn: Turn, moved: Mapping[str, Array]) -> None:
-        """What a turn's directions at bottlenecks are in weights, of a piece's rows."""
+        """Turn a chunk's directions at bottlenecks into directions of weights, of a piece's rows."""
         for name, values in moved.items():
             into = whole.moved[name].reshape(self.directions, self.batch, *values.shape[1:])
             own = values.reshape(len(turn), -1, *values.shape[1:])

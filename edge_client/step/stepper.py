@@ -300,5 +300,5 @@ class Stepper:
 
 
 def _moved(results: Arrays, directions: Arrays) -> dict[str, Array]:
-    """What these directions are as directions of weights, of those at bottlenecks."""
+    """Turn directions at bottlenecks into directions of weights."""
     return {name: value for name, value in within(results, MOVED).items() if name in directions}

@@ -144,7 +144,7 @@ def entering(layer: nn.Module, given: Tensor) -> Tensor:
 
 
 def _last_linear(loaded: Loaded, heads: Sequence[str]) -> str:
-    """What gives the logits: a task layer may have several."""
+    """Find the layer that gives the logits: a task layer may have several."""
     linears = _linears(loaded, heads)
     if not linears:
         raise ExportError(
@@ -159,7 +159,7 @@ def _linears(loaded: Loaded, heads: Sequence[str]) -> list[str]:
 
 
 def _features(loaded: Loaded, layer: nn.Module, batches: Sequence[Batch]) -> Tensor:
-    """What enters the layer, of each example or of each of its tokens."""
+    """Give what enters the layer, of each example or of each of its tokens."""
     seen: list[Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _module, given: seen.append(given[0]))
     forward = TaskForward(loaded.model, loaded.task, loaded.inputs)

@@ -108,7 +108,7 @@ def _signed(vectors: Tensor) -> Tensor:
 
 @contextmanager
 def _watched(modules: Mapping[str, nn.Module]) -> Generator[dict[str, tuple[Tensor, Tensor]], None, None]:
-    """What enters and leaves each module."""
+    """Record what enters and leaves each module."""
     seen: dict[str, tuple[Tensor, Tensor]] = {}
 
     def note(name: str) -> Any:

@@ -145,7 +145,7 @@ def _prepared(
 
 
 def _last_blocks(loaded: Loaded, options: AdapterOptions) -> int:
-    """Those that are adapted; 0, all of them, where nobody says and blocks share their weights."""
+    """Count the blocks that are adapted; 0, all of them, where nobody says and blocks share their weights."""
     one_each = _blocks(loaded) == loaded.layers
     return options.blocks_of(loaded.layers) if one_each or options.last_blocks is not None else 0
 

@@ -142,7 +142,7 @@ def _row(command: Sequence[str], runtime: str, step: str) -> Row:
 
 
 def _run(command: Sequence[str]) -> tuple[str, str]:
-    """What a module prints, and the last line of what it complains of, if it fails."""
+    """Run a module, and give what it prints, or the last line of its complaint if it fails."""
     done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
     return (done.stdout, "") if not done.returncode else ("", _reason(done.stderr, done.returncode))
 

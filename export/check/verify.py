@@ -264,7 +264,7 @@ class _Checks:
         return steps
 
     def _beside_float(self, loss: np.ndarray, jvps: np.ndarray) -> Iterator[_Line]:
-        """What the quantized weights change; not bounded."""
+        """Measure what the quantized weights change; not bounded."""
         expected = self._unquantized.jvps(len(jvps))
         cosine = float(np.vdot(jvps, expected) / (np.linalg.norm(jvps) * np.linalg.norm(expected)))
         yield "cosine of the estimated gradient with the float model's", cosine, None, True

@@ -160,7 +160,7 @@ class Tracer:
         return {name: whole(name) for name in parts[0]}
 
     def _moved(self, interpreter: DualInterpreter, entering: Mapping[fx.Node, Tensor]) -> dict[str, Tensor]:
-        """What directions at bottlenecks are as directions of the factors' weights, [K·B, rank, in]."""
+        """Turn directions at bottlenecks into directions of the factors' weights, [K·B, rank, in]."""
         moved: dict[str, Tensor] = {}
         for name, node in self.bottlenecks.items():
             rows = self.directions.match(interpreter.env[entering_node(node)])

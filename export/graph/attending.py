@@ -119,7 +119,7 @@ def _come_to_one(shares: fx.Node) -> bool:
 
 
 def _again(write: _Writer, node: fx.Node, known: dict[fx.Node, fx.Node]) -> fx.Node:
-    """What is made of tokens, made of other rows."""
+    """Make other rows by the nodes that make those of all tokens."""
     if node not in known:
         operands = [
             _again(write, argument, known) if isinstance(argument, fx.Node) and _has_tokens(argument) else argument
@@ -133,7 +133,7 @@ def _again(write: _Writer, node: fx.Node, known: dict[fx.Node, fx.Node]) -> fx.N
 
 
 def _projected(turned: fx.Node, *, order: list[int]) -> _Projected | None:
-    """Of keys or values that were given this order of axes, if tokens made them one by one and they are read once."""
+    """Take apart keys or values with this order of axes, if tokens made them one by one and they are read once."""
     view = turned.args[0]
     if not _is_turned(turned, order) or not isinstance(view, fx.Node) or view.target not in _VIEWS:
         return None
@@ -153,7 +153,7 @@ def _is_turned(node: fx.Node, order: list[int]) -> bool:
 
 
 def _tokens_of(made: fx.Node) -> fx.Node | None:
-    """What enters all layers of a sum of layers with their biases and scales, if it is one value for all."""
+    """Find what enters all layers of a sum of layers with their biases and scales, if it is one value for all."""
     if made.target in _LAYERS:
         before, weight = made.args[:2]
         assert isinstance(before, fx.Node)

@@ -98,7 +98,7 @@ def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float | None = None, sliding_window: int | None = None, softcap: float | None = None, **_more: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
-    """Of one layer: `query` [1, query heads, tokens, size], `key` and `value` [1, heads, tokens, size]."""
+    """Attend in one layer: `query` [1, query heads, tokens, size], `key` and `value` [1, heads, tokens, size]."""
     walk = _walks[-1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if walk.in_place:

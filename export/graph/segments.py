@@ -21,6 +21,9 @@ from export.graph.capture import Captured
 from export.graph.editing import module_of
 from export.graph.slots import Role, Slot, slot_of, value_of
 
+_STATE = 3
+"""Axes of a hidden state: texts, tokens, features."""
+
 
 @dataclass
 class SegmentGraph:
@@ -29,6 +32,12 @@ class SegmentGraph:
     name: str
     graph: fx.GraphModule
     blocks: range
+
+    @property
+    def one_token(self) -> bool:
+        """Whether its blocks hand on a single token of each text."""
+        state = value_of(self.graph.graph.output_node().args[0][0]) if self.blocks else None  # type: ignore[index]
+        return state is not None and state.dim() == _STATE and state.shape[1] == 1
 
     def slots(self, *roles: Role) -> list[Slot]:
         return [slot_of(n) for n in self.graph.graph.nodes if n.op == "placeholder" and slot_of(n).role in roles]
@@ -121,7 +130,7 @@ def _crossing_state(graph: fx.Graph, order: dict[fx.Node, int], hidden: set[fx.N
 
 
 def _before_norm(state: fx.Node, trained: set[fx.Node]) -> fx.Node:
-    """What a state is the norm of, if it is one and the norm is frozen."""
+    """Find what a state is the norm of, if it is one and the norm is frozen."""
     inputs = state.all_input_nodes
     is_frozen = _is_norm(state) and inputs[0].op != "placeholder" and trained.isdisjoint(inputs[1:])
     return inputs[0] if is_frozen else state
@@ -132,7 +141,7 @@ def _is_norm(node: fx.Node) -> bool:
 
 
 def _readers(node: fx.Node) -> list[fx.Node]:
-    """What reads a node but the end of the graph: a block's own results, such as its keys, cross nothing."""
+    """List what reads a node but the end of the graph: a block's own results, such as its keys, cross nothing."""
     return [user for user in node.users if user.op != "output"]
 
 

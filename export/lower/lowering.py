@@ -145,7 +145,7 @@ def _end(workers: Collection[BaseProcess], caches: Collection[Path]) -> None:
 
 @contextmanager
 def _interrupts_held() -> Generator[None, None, None]:
-    """What is forked within never sees Ctrl-C: it reaches the parent, which ends its workers."""
+    """Hold interrupts while workers are forked: Ctrl-C reaches the parent, which ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -54,7 +54,7 @@ def _stored_bytes(source: str) -> int:
 
 
 def _of_gguf(path: Path) -> list[int]:
-    """What each weight of a GGUF file takes in float32."""
+    """Size each weight of a GGUF file in float32."""
     return [4 * tensor.elements for tensor in GgufHeader(path).tensors.values()]
 
 

@@ -256,7 +256,7 @@ def _model(
 
 
 def _pooler(model: PreTrainedModel) -> str:
-    """What checkpoints of language models and encoders of sentences may come without."""
+    """Name weights that checkpoints of language models and encoders of sentences may come without."""
     return f"{model.base_model_prefix}.pooler"
 
 

@@ -27,7 +27,7 @@ class Structure(NamedTuple):
 
 
 def structure_of(segments: list[SegmentGraph]) -> Structure:
-    chain = tuple(m.Segment(s.name, s.blocks.start, s.blocks.stop) for s in segments)
+    chain = tuple(m.Segment(s.name, s.blocks.start, s.blocks.stop, s.one_token) for s in segments)
     return Structure(tuple(find_units(segments)), tuple(find_head(segments)), chain, _logits(segments[-1]))
 
 

@@ -17,6 +17,7 @@ from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import LARGEST_REPORT
 from server.aggregation.registry import AGGREGATION_RULES
 from server.errors import Refusal
+from server.jobs.directions import goes_forward, planned
 from server.jobs.settings import JobSettings
 
 _EXACT_HEAD_RATE = 10.0
@@ -32,6 +33,8 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     check_adapter(manifest)
     kind = kind_of(settings.training)
     training = kind.settled(settings.training)
+    if settings.passes is not None and goes_forward(training):
+        training = planned(manifest, training, settings.passes)
     places = settings.slots(manifest, settings.places)
     training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in places])
     if training.pack and not task_named(manifest.model.task).per_token:
@@ -75,7 +78,7 @@ def _check_report(training: Training) -> None:
 
 
 def _check_bottlenecks(training: Training, manifest: Manifest) -> None:
-    """What leaves a factor is known to its device alone: neither the server nor a second example has it."""
+    """Refuse mode iteration where a factor's input is known to its device alone: nobody else can repeat the step."""
     if not manifest.bottlenecks or not kind_of(training).along:
         return
     where = f"this bundle's adapter ({manifest.adapter.method}) is moved at bottlenecks"

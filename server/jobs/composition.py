@@ -87,7 +87,7 @@ def _of_secure_aggregation(job: JobSettings) -> Iterator[Conflict]:
 
 
 def _of_privacy(job: JobSettings) -> Iterator[Conflict]:
-    """Whatever else leaves a private job's device by its examples would be paid by no budget."""
+    """List conflicts of a privacy budget: whatever else leaves a device by its examples would be paid by none."""
     if not job.is_private:
         return
     if job.training.mode == "iteration":

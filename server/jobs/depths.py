@@ -16,6 +16,7 @@ from typing import NamedTuple
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
+from server.jobs.directions import forward_plan, goes_forward
 from server.jobs.passes import passes
 
 ENOUGH = 0.25
@@ -63,6 +64,8 @@ def common_way(manifest: Manifest, training: Training, most: float | None) -> Tr
 
 def common_units(manifest: Manifest, training: Training, most: float | None) -> tuple[int, ...]:
     """List the units that a job splits among devices: as many as all together may reach for so many passes."""
+    if most is not None and goes_forward(training):
+        return forward_plan(manifest, training, most).units
     if most is None or len(kind_of(training).ways(training, manifest)) == 1:
         return tuple(range(len(manifest.units)))
     return _reached(manifest, common_way(manifest, training, most))
@@ -93,5 +96,5 @@ def _reached(manifest: Manifest, way: Training) -> tuple[int, ...]:
 
 
 def _cost(manifest: Manifest, way: Training) -> float:
-    """What a step costs that estimates nothing."""
+    """Count the passes of a step that estimates nothing."""
     return passes(kind_of(way), way, manifest, _reached(manifest, way))

@@ -23,7 +23,7 @@ PresetOption = Annotated[
 
 @dataclass(frozen=True)
 class RoundOptions(OptionGroup):
-    """Who takes part in a round, and what the server makes of it."""
+    """Options for who takes part in a round, and what the server makes of it."""
 
     title = "Rounds"
 

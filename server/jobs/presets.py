@@ -8,13 +8,16 @@ from typing import Any, Literal
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import TANGENT
 from edge_client.tasks.registry import task_named
-from server.jobs.passes import behind
+from server.jobs.passes import carried
 
-Preset = Literal["auto", "default", "paper", "bottleneck"]
+Preset = Literal["auto", "forward", "default", "paper", "bottleneck"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
 _STEADY_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
 _AGREED_SERVER = {"units": {"kind": "fedsnr", "learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
+
+HALF_WAY = 2.0
+"""Passes of a step that goes back through half of the blocks."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Each device goes back through as many blocks as its memory allows, and takes forward gradients before them. It
@@ -25,7 +28,16 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "optimizers": _AGREED_SERVER,
         "average": 0.9,
     },
-    # Forward gradients alone, by every device.
+    # Forward gradients alone, by every device: of the units and along as many directions as the same passes tell most
+    # by (`server.jobs.directions`). Directions that do not repeat each other are free.
+    "forward": {
+        "training": {"estimator": "forward", "directions": 0, "kind": "orthogonal", "learning_rate": 0.001},
+        "optimizers": _AGREED_SERVER,
+        "units_per_client": 0,
+        "average": 0.9,
+        "passes": HALF_WAY,
+    },
+    # Forward gradients alone, by every device, along one direction.
     "default": {},
     # The paper's way: one direction over a client's units and its head together, the same for all examples of a batch.
     "paper": {
@@ -47,7 +59,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 ABOUT: Mapping[str, str] = {
     "auto": "Each device takes true gradients through as many blocks as its memory allows; the server makes the step, "
     "or with few rows in all the devices do.",
-    "default": "Forward gradients alone, by every device: no way back through the model, and more rounds.",
+    "forward": "Forward gradients alone, of the units that two passes a step tell most of: no way back.",
+    "default": "Forward gradients alone, along one direction of every unit: least work a step, and most rounds.",
     "paper": "As the SPRY paper has it: one direction over units and head together, 1,500 rounds.",
     "bottleneck": "For bottleneck adapters: true gradients through two blocks, derivatives at bottlenecks before them.",
 }
@@ -86,8 +99,6 @@ _ALONE: Mapping[str, Any] = {
 
 The mean of devices is steady; an average over versions would be a round behind while the loss falls."""
 
-HALF_WAY = 2.0
-"""Passes of a step that goes back through half of the blocks."""
 MOST_PASSES = 4.0
 """Of a step whose number of directions nobody names."""
 
@@ -96,20 +107,23 @@ _FITTING: Mapping[str, tuple[Preset, tuple[str, ...]]] = {
     "classifier": ("default", ()),
 }
 """Of adapters, what was measured best with them, and for which estimators."""
-_OTHERS: tuple[Preset, tuple[str, ...]] = ("auto", ("mixed", "auto"))
+_OTHERS: tuple[Preset, tuple[str, ...]] = ("auto", ("forward", "mixed", "auto"))
 """Of all other adapters."""
 
 
-def preset_for(adapter: str, training: Mapping[str, Any]) -> Preset:
+def preset_for(adapter: str, training: Mapping[str, Any], *, has_head: bool = True) -> Preset:
     """Where settings start from when nobody names a preset: what fits the adapter and what is asked of training."""
     preset, estimators = _FITTING.get(adapter, _OTHERS)
     estimator = training.get("estimator") or PRESETS[preset].get("training", {}).get("estimator", "forward")
-    fits = estimator in estimators and (estimator == "forward" or _can_go_back(training))
-    return preset if fits else "default"
+    if not _sends_weights(training) or estimator not in estimators:
+        return "default"
+    if estimator != "forward":
+        return preset
+    return "forward" if has_head else "default"
 
 
-def _can_go_back(training: Mapping[str, Any]) -> bool:
-    """Reverse mode tells weights, no scalars, and begins with the head's exact gradient."""
+def _sends_weights(training: Mapping[str, Any]) -> bool:
+    """Whether devices tell weights, no scalars, and begin with the head's exact gradient."""
     return training.get("mode", "epoch") == "epoch" and training.get("head", "exact") == "exact"
 
 
@@ -125,7 +139,7 @@ def has_few_rows(task: str, classes: int, rows: int | None) -> bool:
 
 
 def start_of(manifest: Manifest, preset: str, rows: int | None = None) -> dict[str, Any]:
-    """What a job on a bundle starts from: the preset, over the bundle's first shape and what directions it affords.
+    """Choose a bundle's starting settings: the preset, over its first shape and the directions that it affords.
 
     Args:
         manifest: of the bundle.
@@ -140,7 +154,7 @@ def start_of(manifest: Manifest, preset: str, rows: int | None = None) -> dict[s
 
 
 def of_data(preset: str, *, has_head: bool, few: bool) -> Mapping[str, Any]:
-    """What a preset is beside its own settings: with a task layer and without, and where there are few rows.
+    """Choose settings by the data: with a task layer and without, and where there are few rows.
 
     With a task layer, a step's budget. Units that learn alone take what passes they need, and all the job learns is
     learnt by them: devices walk themselves, as with few rows, where one step of the server's a round would be too few.
@@ -157,7 +171,7 @@ def _affordable(manifest: Manifest) -> int:
 
     The passes are a mean over the units; where none of the numbers is so cheap, it is the smallest.
     """
-    shares = [behind(manifest, [unit]) for unit in range(len(manifest.units))]
+    shares = [carried(manifest, [unit]) for unit in range(len(manifest.units))]
     share = sum(shares) / len(shares) if shares else 0.0
     cheap = [count for count in manifest.directions if 1 + TANGENT * count * share <= MOST_PASSES]
     return max(cheap, default=min(manifest.directions))

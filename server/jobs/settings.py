@@ -20,6 +20,7 @@ from server.jobs.assignment import Assignment, RoundSlot, slots
 from server.jobs.composition import OWN_STRATEGY, conflicts
 from server.jobs.depths import Depth, common_units, common_way, depth_for
 from server.jobs.teams import team_slots, teams_of
+from server.mirrors import Addresses
 
 
 class JobSettings(BaseModel):
@@ -31,7 +32,7 @@ class JobSettings(BaseModel):
     optimizers: ServerOptimizers = Field(default=ServerOptimizers(), description="How the server moves weights.")
     passes: Annotated[float, Ge(1), Le(1000)] | None = Field(
         default=None,
-        description="Estimator auto: forward passes of a step at most, in the mean of the devices; no limit.",
+        description="Estimators auto and forward: forward passes of a step at most, in the mean of devices; no limit.",
     )
     assignment: Assignment = Field(default="cyclic", description="Which units a client trains.")
     units_per_client: Annotated[int, Ge(0)] = Field(
@@ -118,6 +119,9 @@ class JobSettings(BaseModel):
     )
     privacy_times: Annotated[int, Ge(1)] | None = Field(
         default=None, description="Rounds of a private job that a device takes part in at most; all."
+    )
+    mirrors: Addresses = Field(
+        default="", description="Static places that have the bundle too, with commas; those of the server."
     )
     unmetered_only: bool = Field(default=False, description="No devices on a metered network.")
     mains_only: bool = Field(default=False, description="No devices on battery.")

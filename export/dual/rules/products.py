@@ -40,7 +40,7 @@ def _over_both(product: Callable[[Tensor, Tensor], Tensor], x: Dual, weight: Dua
 def _token_losses(
     directions: Directions, x: Dual, labels: Dual, weights: list[Dual]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-    """Of a language model's vocabulary layer and its loss in one; the likeliest tokens have no tangents."""
+    """Differentiate a language model's vocabulary layer and its loss in one; the likeliest tokens have no tangents."""
     assert x.tangent is not None
     *results, slope = token_losses_along(x.value, x.tangent, labels.value, [weight.value for weight in weights])
     return tuple(results), (slope, None)

@@ -81,7 +81,7 @@ def _stacked(product: fx.Node) -> _Stacked | None:
 
 
 def _labels(ones: fx.Node) -> fx.Node | None:
-    """What is 1.0 where numbers counting up are equal to a label that is of this part."""
+    """Compare numbers counting up with a label of this part: 1.0 where they are equal."""
     both = ones.args[0]
     if ones.target is not aten._to_copy.default or not isinstance(both, fx.Node):
         return None

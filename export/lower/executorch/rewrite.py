@@ -63,7 +63,7 @@ def rewritten(
 
 
 class _Copies(dict[fx.Node, fx.Node]):
-    """What `graph_copy` maps; a copied node keeps what is known of it."""
+    """The nodes that `graph_copy` maps; a copied node keeps what is known of it."""
 
     def __setitem__(self, node: fx.Node, copy: fx.Node) -> None:
         copy.meta = dict(node.meta)

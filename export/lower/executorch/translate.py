@@ -83,7 +83,7 @@ class _Translator:
         return self.edge.program([self._operand(node) for node in results])
 
     def _needed(self, results: tuple[fx.Node, ...]) -> set[fx.Node]:
-        """What the results depend on, up to inputs and constants."""
+        """List the nodes that the results depend on, up to inputs and constants."""
         needed: set[fx.Node] = set()
         pending = list(results)
         while pending:

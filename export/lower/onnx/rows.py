@@ -132,7 +132,7 @@ class Table8(Rows8):
 
 
 def _rounded_once(graph: Graph, x: fx.Node, digits: int) -> Digits:
-    """What enters, turned; several products share it."""
+    """Round what enters once, turned; several products share it."""
     key = "rows", graph.name(x)
     if key not in graph.notes:
         shape = value_of(x).shape

@@ -73,7 +73,7 @@ class Methods:
         return constant
 
     def _keep(self, tensor: Tensor) -> None:
-        """What a trace meets of this tensor becomes a reading of the attribute."""
+        """Make a trace read the attribute where it meets this tensor."""
         self.module._register_attribute(f"t{self._kept}", native.TensorType.get(), tensor)
         self._kept += 1
 

@@ -203,7 +203,7 @@ def _form(tensor: TensorInfo) -> str:
 
 
 def _bytes(tensor: TensorInfo) -> int:
-    """What a tensor takes in the file."""
+    """Size a tensor as the file holds it."""
     import gguf
 
     block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.kind)]

@@ -33,7 +33,7 @@ class Family(NamedTuple):
 
 
 def _plain(header: GgufHeader) -> Fields:
-    """Of decoders such as Llama's."""
+    """Describe decoders such as Llama's."""
     heads = header.own("attention.head_count", int)
     size = header.of("attention.key_length", header.own("embedding_length", int) // heads)
     if header.of("attention.value_length", size) != size:

@@ -29,6 +29,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "Rounds": (
         "rounds", "per_round", "over_selection", "minimum", "deadline", "iteration_deadline", "schedule", "buffer",
         "max_staleness", "assignment", "units_per_client", "unmetered_only", "mains_only",
+        "mirrors",
     ),
     "Measuring and stopping": (
         "device_evaluation", "evaluate_every", "evaluate_answers", "target", "patience",

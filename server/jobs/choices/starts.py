@@ -96,7 +96,7 @@ def planned(manifest: Manifest, given: Mapping[str, Any], preset: str = "", rows
     training = given.get("training", {})
     if not isinstance(training, Mapping):
         raise Refusal(422, "invalid", f"training must be an object of settings, got {json.dumps(training)}")
-    start = preset or preset_for(manifest.adapter.method, training)
+    start = preset or preset_for(manifest.adapter.method, training, has_head=bool(manifest.head))
     wanted = merged(start_of(manifest, start, rows), private_start(given), given)
     settings = JobSettings.model_validate(wanted)
     return JobPlan(preset=start, settings=settings, cost=cost_of(manifest, complete(settings, manifest)))

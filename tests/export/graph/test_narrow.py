@@ -6,7 +6,7 @@ import torch
 from export.graph import ops
 from export.graph.flops import count_flops
 from export.graph.narrow import narrow
-from export.graph.segments import block_calls
+from export.graph.segments import block_calls, split
 from export.graph.slots import value_of
 from tests.export.graphs import captured, evaluate, text_of, toy
 from tests.export.models import LAYERS, batch_of, tiny
@@ -35,6 +35,18 @@ def test_only_the_read_row_remains_in_the_last_block(architecture):
     assert sorted(rows) == [1] * (len(rows) - 2) + [LENGTH] * 2, "all tokens are only keys and values"
     assert len(rows) == 6
     assert count_flops(found.graph) < 0.75 * flops
+
+
+@pytest.mark.parametrize(
+    ("architecture", "expected"), [("bert", [False, True]), ("distilbert", [False, True]), ("llama", [False, False])]
+)
+def test_segments_say_which_of_them_hands_on_one_token(architecture, expected):
+    found = captured(tiny(architecture, "seq-cls"), BATCH, LENGTH)
+    whole = [segment.one_token for segment in split(found, LAYERS, range(LAYERS))]
+    narrow(found)
+    narrowed = [segment.one_token for segment in split(found, LAYERS, range(LAYERS))]
+    assert not any(whole)
+    assert narrowed == [False, *expected, False]
 
 
 def without_labels(inputs):

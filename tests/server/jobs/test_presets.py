@@ -88,8 +88,9 @@ def test_more_directions_than_a_report_holds_are_refused(bundle):
 @pytest.mark.parametrize(
     ("adapter", "asked", "preset"),
     [("bottleneck", {}, "bottleneck"), ("bottleneck", {"estimator": "auto"}, "bottleneck"),
-     ("bottleneck", {"estimator": "forward"}, "bottleneck"), ("bottleneck", {"estimator": "exact"}, "default"),
-     ("lora", {}, "auto"), ("ia3", {"estimator": "mixed"}, "auto"), ("lora", {"estimator": "forward"}, "default"),
+     ("bottleneck", {"estimator": "forward"}, "forward"), ("bottleneck", {"estimator": "exact"}, "default"),
+     ("lora", {}, "auto"), ("ia3", {"estimator": "mixed"}, "auto"), ("lora", {"estimator": "forward"}, "forward"),
+     ("lora", {"estimator": "forward", "mode": "iteration"}, "default"),
      ("lora", {"estimator": "exact"}, "default"), ("classifier", {}, "default")],
 )  # fmt: skip
 def test_the_preset_that_fits(adapter, asked, preset):

@@ -160,7 +160,7 @@ def _rotary(graph: _Graph, node: NodeProto) -> list[NodeProto]:
 
 
 def _angles(graph: _Graph, table: str, kind: str) -> str | None:
-    """Those of the first half, where the second has the same."""
+    """Take the first half of the angles, where the second has the same."""
     reshaped = graph.made_by(table, "Reshape")
     function = graph.made_by(table if reshaped is None else reshaped.input[0], kind)
     both = None if function is None else graph.made_by(function.input[0], "Concat")
@@ -182,7 +182,7 @@ def _is_turned(graph: _Graph, x: str, turned: str) -> bool:
 
 
 def _range(graph: _Graph, node: NodeProto, size: int) -> tuple[int, int] | None:
-    """What a slice takes of the last axis; None where it does anything else."""
+    """Read which part of the last axis a slice takes; None where it does anything else."""
     found = [graph.constant(name) for name in node.input[1:]]
     if len(found) != 4 or any(one is None or one.size != 1 for one in found):
         return None
@@ -277,7 +277,7 @@ def _keep_rank(graph: _Graph) -> None:
 
 
 def _only_reshaped(graph: _Graph, numbers: str) -> list[tuple[str, str]]:
-    """What products of rounded numbers become, and its reshapes to [1, 1, out]; none where anything else reads one."""
+    """Follow products of rounded numbers and their reshapes to [1, 1, out]; none where anything else reads one."""
     found: list[tuple[str, str]] = []
     for product in graph.readers.get(numbers, []):
         value = product.output[0]
