@@ -1,16 +1,19 @@
-"""The pictures of docs/how-it-works.md, as SVG text.
+"""The pictures of docs/how-it-works.md and docs/scale.md, as SVG text.
 
-    python docs/pictures/draw.py
+    python docs/pictures/draw.py [--passes runs/passes/snips-0.1]
 
-`costs.json` beside this file is what the command in it printed; draw again after replacing it. Every picture lies on a
-card of its own colour, so that it reads on light and dark pages, whichever of them a viewer says it has.
+`costs.json`, `scale.json` and `passes.json` beside this file are what commands printed; draw again after replacing
+them. `--passes` reads the last one from the runs of `benchmarks/paper.py --tables passes`. Every picture lies on a card
+of its own colour, so that it reads on light and dark pages, whichever of them a viewer says it has.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +189,88 @@ def _cost_rows(rows: list[dict[str, Any]]) -> list[tuple[str, float, float, str]
     return found
 
 
+def scale() -> None:
+    """What a server carries, by the devices of its fleet: each panel begins at 0."""
+    found = json.loads((HERE / "scale.json").read_text())["found"]
+    picture = Picture(
+        1000, 330, "A fleet that grows",
+        "Check-ins a second, the server's CPU, its memory and the 99th percentile of answers, for 1,000, 10,000 and "
+        "100,000 devices: from 10,000 on they hardly grow.",
+    )  # fmt: skip
+    panels = [
+        ("check-ins a second", "check_ins_per_second", "{:.0f}"), ("server, of a core", "server_cpu", "{:.2f}"),
+        ("server, MB", "server_mb", "{:.0f}"), ("99th percentile, ms", "p99_ms", "{:.0f}"),
+    ]  # fmt: skip
+    for i, (title, name, form) in enumerate(panels):
+        left, bottom, values = 40 + 240 * i, 250, [one[name] for one in found]
+        picture.text(left + 100, 50, title, kind="strong")
+        picture.line(left, bottom, left + 200, bottom)
+        spots = [(left + 30 + 70 * n, bottom - 150 * value / max(values)) for n, value in enumerate(values)]
+        for (x, y), (further, height) in pairwise(spots):
+            picture.line(x, y, further, height, "value")
+        for (x, y), value, one in zip(spots, values, found, strict=True):
+            picture.box(x - 4, y - 4, 8, 8, fill="value", line="value", radius=4)
+            picture.text(x, y - 14, form.format(value), kind="small")
+            picture.text(x, bottom + 24, f"{one['devices']:,}", kind="small")
+    picture.text(500, 310, "devices, each ten times as many as before", kind="small")
+    picture.save("scale.svg")
+
+
+COLOURS = ("dim", "tangent", "other", "exact", "value", "line")
+"""Of the lines of a chart, in the order of their names."""
+
+
+def gathered_passes(folder: Path) -> None:
+    """Read runs: after each evaluation, the forward passes that one of a round's devices has spent in all rounds."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for rounds in sorted(folder.glob("*/seed-0/rounds.jsonl")):
+        spent, points = 0.0, list[tuple[float, float]]()
+        for line in map(json.loads, rounds.read_text().splitlines()):
+            spent += line["device_passes"] / line["clients"]
+            if "accuracy" in line:
+                points.append((round(spent, 1), round(line["accuracy"], 4)))
+        found[rounds.parts[-3]] = points
+    (HERE / "passes.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def passes() -> None:
+    """Accuracy over the forward passes of a device; the left half has the first of them."""
+    found: dict[str, list[tuple[float, float]]] = json.loads((HERE / "passes.json").read_text())
+    picture = Picture(
+        1000, 470, "Accuracy over forward passes",
+        "Accuracy on Snips by the forward passes that a device has spent in thirty rounds, for each way to train: "
+        + ", ".join(f"{name} {points[-1][1]:.1%} after {points[-1][0]:.0f}" for name, points in found.items()),
+    )  # fmt: skip
+    left, right, top, bottom = 70, 780, 40, 400
+    most = max(points[-1][0] for points in found.values())
+    low = min(accuracy for points in found.values() for _, accuracy in points)
+    low = int(low * 20) / 20
+
+    def spot(spent: float, accuracy: float) -> tuple[float, float]:
+        return left + (right - left) * spent / most, bottom - (bottom - top) * (accuracy - low) / (1 - low)
+
+    for step in range(round((1 - low) * 20) + 1):
+        x, y = spot(0, low + step / 20)
+        picture.line(x, y, right, y)
+        picture.text(x - 10, y + 5, f"{low + step / 20:.0%}", at="end", kind="small")
+    for step in range(5):
+        x, _ = spot(most * step / 4, low)
+        picture.text(x, bottom + 24, f"{most * step / 4:,.0f}", kind="small")
+    picture.text(
+        (left + right) / 2, bottom + 52, "forward passes of a device that takes part in every round", kind="small"
+    )
+    heights: list[float] = []
+    for (name, points), colour in zip(sorted(found.items(), key=lambda one: -one[1][-1][1]), COLOURS, strict=False):
+        spots = [spot(*point) for point in points]
+        for (x, y), (further, height) in pairwise(spots):
+            picture.line(x, y, further, height, colour)
+        for x, y in spots:
+            picture.box(x - 3, y - 3, 6, 6, fill=colour, line=colour, radius=3)
+        heights.append(max(spots[-1][1], heights[-1] + 22 if heights else 0.0))
+        picture.text(right + 16, heights[-1] + 5, f"{name} {points[-1][1]:.1%}", at="start", colour=colour)
+    picture.save("passes.svg")
+
+
 def fleet_round() -> None:
     picture = Picture(
         1000, 470, "A round of a fleet",
@@ -238,6 +323,9 @@ def fleet_round() -> None:
 
 
 if __name__ == "__main__":
-    dual_step()
-    costs()
-    fleet_round()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--passes", type=Path, help="the folder of the runs of one data set")
+    if (runs := parser.parse_args().passes) is not None:
+        gathered_passes(runs)
+    for draw in (dual_step, costs, scale, passes, fleet_round):
+        draw()

@@ -74,8 +74,8 @@ def _advance(store: Store, job: Job) -> bool:
     claim = claims.claim(store, round_, in_time=in_time)
     if claim is None:
         return False
-    with claim:
-        _finish(store, job, claim.round, claim)
+    with claim:  # from here on nobody else moves the job on: what was read of it before may be a round old
+        _finish(store, find_job(store, job.id), claim.round, claim)
     return True
 
 
@@ -165,7 +165,7 @@ def _fewest(store: Store, job: Job, round_: Round, reported: int) -> int:
         return 1
     if settings.minimum is not None or reported >= settings.fewest:
         return settings.fewest
-    return min(settings.fewest, max(1, (present(store, job, round_) + 1) // 2))
+    return min(settings.fewest, max(1, (present(store, job, round_, 2 * settings.fewest) + 1) // 2))
 
 
 def _unfit(outcome: Outcome, reported: int) -> str | None:
@@ -197,7 +197,7 @@ def _collect(store: Store, job: Job, round_: Round) -> list[Reported]:
 
 
 def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[str, float]:
-    """What is known of the new weights: clients' losses, their accuracy, that on held-out examples."""
+    """Measure the new weights: clients' losses, their accuracy, that on held-out examples."""
     reports = outcome.reports
     settings = job.settings
     known: dict[str, float] = {"reports": len(reports)}
@@ -214,7 +214,7 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
 def _as_reported(
     reports: Sequence[Report], settings: JobSettings, task: TaskType, unlearned: Collection[int]
 ) -> dict[str, float]:
-    """What devices say of their examples."""
+    """Average what devices say of their examples."""
     counts, bound, robust = [report.examples for report in reports], settings.weight_bound, settings.is_robust
     loss = mean_claim([report.loss for report in reports], counts, bound, robust=robust)
     return {"examples": sum(counts), "loss": loss, **on_devices(reports, bound, task, unlearned, robust=robust)}
@@ -263,7 +263,7 @@ def _note(connection: Connection, part: str, why: str, now: float) -> None:
 
 
 def _named(connection: Connection, outcome: Outcome) -> list[dict[str, str]]:
-    """Whose reports are far from the others'."""
+    """Name the devices whose reports are far from the others'."""
     named: list[dict[str, str]] = []
     for one, why in outcome.odd:
         part = parts.find(connection, one)
@@ -367,7 +367,7 @@ def stop_reason(connection: Connection, job: Job, score: str, done: int, now: fl
 
 
 def _clean_up(store: Store, job: Job, round_: Round) -> None:
-    """What is no longer needed; a crash in here leaves files, not faults."""
+    """Remove what is no longer needed; a crash in here leaves files, not faults."""
     with store.database.write() as connection:
         scalars.forget(connection, round_)
     if not job.settings.keep_updates:

@@ -101,12 +101,9 @@ def end(connection: Connection, job: str, reason: str, now: float) -> None:
 
 
 def next_round(connection: Connection, job: Job) -> bool:
-    """Count a round more, if the job is still in its state and no other worker has."""
-    moved = (
-        update(jobs)
-        .where(jobs.c.id == job.id, jobs.c.round == job.round, jobs.c.state == job.state)
-        .values(round=job.round + 1)
-    )
+    """Count a round more, if the job is still in its state and no other worker has, nor published other weights."""
+    as_read = jobs.c.round == job.round, jobs.c.state == job.state, jobs.c.version == job.version
+    moved = update(jobs).where(jobs.c.id == job.id, *as_read).values(round=job.round + 1)
     return bool(connection.execute(moved).rowcount)
 
 

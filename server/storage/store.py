@@ -19,7 +19,9 @@ from server.settings import Settings
 from server.storage.files.blobs import Blobs
 from server.storage.files.bundles import BundleFiles
 from server.storage.files.models import Models
+from server.storage.files.shared import open_store
 from server.storage.identities import audit
+from server.storage.identities.presence import Presence
 from server.storage.identities.roster import KnownDevices
 from server.storage.schema.database import Database
 from server.storage.work.traffic import Traffic
@@ -41,11 +43,13 @@ class Store:
                 f"the data folder {self.folder} cannot be used: {error.strerror}; free space there, or choose another "
                 "with --data or SPRY_DATA_DIR"
             ) from None
-        self.blobs = Blobs(self.folder / "blobs")
-        self.bundles = BundleFiles(self.folder / "bundles", settings.max_bundle_file_bytes)
+        self.shared = open_store(settings.blob_store, self.database)
+        self.blobs = Blobs(self.folder / "blobs", self.shared)
+        self.bundles = BundleFiles(self.folder / "bundles", settings.max_bundle_file_bytes, self.shared)
         self.models = Models(self.database, self.blobs, self.bundles)
         self.traffic = Traffic(self.database)
         self.roster = KnownDevices(self.database)
+        self.presence = Presence(settings, self.database, lambda: self.now())  # noqa: PLW0108 -- it may be set
         self.wake = threading.Event()
         """Set when a report came in: a round may be complete."""
         self.needs: dict[str, Needs] = {}
@@ -61,6 +65,7 @@ class Store:
         audit.add(connection, self.now(), actor, action, subject, detail)
 
     def close(self) -> None:
+        self.roster.close()
         self.database.close()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 
-from fastapi import Request
+from fastapi import Request, Response
 from pydantic import TypeAdapter, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -18,7 +18,8 @@ from server.control.credentials import digest
 from server.control.proofs import Signed
 from server.web.bodies import Strict
 from server.web.connections import proved
-from server.web.services import Services, signed
+from server.web.problems import problem
+from server.web.services import Services, signed, version_in
 
 _PATH = "/v1/check-in"
 _LARGEST = 4096
@@ -36,6 +37,9 @@ class AtOnce:
             await self._app(scope, receive, send)
             return
         services: Services = scope["app"].state.services
+        if not services.load.takes():
+            await _put_off(services)(scope, receive, send)
+            return
         request = Request(scope)
         head = signed(request)
         device = _device(services, request, head)
@@ -43,18 +47,38 @@ class AtOnce:
             await self._app(scope, receive, send)
             return
         message = await receive()
-        answer = None if message.get("more_body") else _answer(services, device, head, message.get("body", b""))
-        if answer is None:
+        check_in = None if message.get("more_body") else _said(services, device, head, message.get("body", b""))
+        if check_in is None:
             await self._app(scope, _again(message, receive), send)
             return
+        answer = services.offers.answer_at_once(device, check_in)
+        if answer is None:
+            async with services.load.turn() as granted:
+                answer = services.offers.answer_at_once(device, check_in) if granted else services.offers.later()
+                if answer is None:
+                    await self._app(scope, _again(message, receive), send)
+                    return
+        if head.proof:
+            services.store.roster.spend(device, head.moment or 0)
+        services.store.roster.note_version(device, version_in(request))
         proved(scope)
-        headers = [(b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": answer})
+        await _tell(answer, send)
+
+
+async def _tell(answer: CheckedIn, send: Send) -> None:
+    body = _CHECKED_IN.dump_json(answer)
+    headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _put_off(services: Services) -> Response:
+    detail = "the server has more to do than it can: this device is asked to come again after Retry-After"
+    return problem(503, "busy", detail, services.store.presence.wait())
 
 
 def _device(services: Services, request: Request, head: Signed) -> str | None:
-    """Who asks, if it is known and may; a body of any size is nobody's yet."""
+    """Find the device that asks, if it is known and may; a body of any size is nobody's yet."""
     length = request.headers.get("content-length", "")
     if not (length.isdigit() and len(length) <= len(str(_LARGEST)) and int(length) <= _LARGEST):
         return None
@@ -68,24 +92,19 @@ def _device(services: Services, request: Request, head: Signed) -> str | None:
     return name if scheme.lower() == "bearer" and hmac.compare_digest(digest(secret), device.hash) else None
 
 
-def _answer(services: Services, device: str, head: Signed, body: bytes) -> bytes | None:
+def _said(services: Services, device: str, head: Signed, body: bytes) -> CheckIn | None:
     if head.proof and head.digest != digest_of(body):
         return None
-    roster, moment = services.store.roster, head.moment or 0
-    if head.proof and not roster.is_newer(device, moment):
+    if head.proof and not services.store.roster.is_newer(device, head.moment or 0):
         return None
     try:
-        check_in = _CHECK_IN.read(body)
+        return _CHECK_IN.read(body)
     except ValidationError:
         return None
-    answer = services.offers.answer_at_once(device, check_in)
-    if head.proof and answer is not None:
-        roster.spend(device, moment)
-    return None if answer is None else _CHECKED_IN.dump_json(answer)
 
 
 def _again(first: Message, receive: Receive) -> Receive:
-    """What was received is there to be received."""
+    """Give back a body that was received, to be received again."""
     waiting = [first]
 
     async def received() -> Message:

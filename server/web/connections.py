@@ -24,7 +24,7 @@ _PROTOCOLS = (
 )
 _QUEUED = 4
 """Requests that may wait on a connection for the answer to one before them."""
-_SHORT = "/v1/", "/healthz"
+_SHORT = "/v1/", "/healthz", "/readyz"
 """The paths at which strangers get a short answer."""
 
 _standing: WeakKeyDictionary[asyncio.AbstractEventLoop, OpenConnections] = WeakKeyDictionary()

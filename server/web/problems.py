@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from edge_client.errors import SpryError
 from edge_client.wire.protocol import PROBLEM, Problem
 from server.errors import TITLES, Refusal
+from server.storage.files.shared import StoreAway
 
 log = logging.getLogger("spry.server")
 _DEFECT = re.compile("no such (table|column)|syntax error|has no column")
@@ -81,6 +82,11 @@ def install(app: FastAPI) -> None:
     async def gone(request: Request, _: ClientDisconnect) -> JSONResponse:
         log.info("%s %s: the connection was cut before all had come", request.method, request.url.path)
         return problem(400, "invalid", "the connection was cut before all of the request had come")
+
+    @app.exception_handler(StoreAway)
+    async def files_away(request: Request, error: StoreAway) -> JSONResponse:
+        log.error("%s %s: %s", request.method, request.url.path, error)
+        return problem(503, "busy", "the server's files are out of reach; ask again in a few seconds", _BACK_IN)
 
     @app.exception_handler(OSError)
     async def machine(request: Request, error: OSError) -> JSONResponse:

@@ -22,6 +22,8 @@ from server.storage.schema import rows
 from server.storage.store import Store
 from server.web.admission import once
 from server.web.bodies import Uploads
+from server.web.load import Load
+from server.web.readiness import Readiness
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Services:
     store: Store
     offers: Offers
     reports: Summands
+    load: Load
     stopping: threading.Event
+    readiness: Readiness
     uploads: Uploads = field(default_factory=Uploads)
     shared: WeakValueDictionary[object, Any] = field(default_factory=WeakValueDictionary[object, Any])
     """What streams read together; gone with the last that reads it."""
@@ -58,7 +62,7 @@ async def services(request: Request) -> Services:
 
 
 def signed(request: Request) -> Signed:
-    """What a device signed; without a proof where it sent a secret instead."""
+    """Read what a device signed; without a proof where it sent a secret instead."""
     scheme, _, proof = request.headers.get("Authorization", "").partition(" ")
     query, digest = request.scope["query_string"].decode("latin-1"), request.headers.get(DIGEST_HEADER, "")
     return Signed(proof if scheme == SCHEME else "", request.method, digest, query, request.scope["path"])
@@ -74,9 +78,14 @@ async def signed_body(request: Request) -> None:
 def device(request: Request, sent: OfDevice) -> rows.Device:
     head, store = signed(request), _services(request).store
     found = authenticate_signed(store, head) if head.proof else authenticate(store, sent.credentials if sent else "")
-    if client := _CLIENT.match(request.headers.get("User-Agent", "")):
-        store.roster.note_version(found.id, client[2] + (" (Android)" if client[1] else ""))
+    store.roster.note_version(found.id, version_in(request))
     return found
+
+
+def version_in(request: Request) -> str:
+    """Read the version of the client that a device runs; empty where it tells none."""
+    client = _CLIENT.match(request.headers.get("User-Agent", ""))
+    return client[2] + (" (Android)" if client[1] else "") if client else ""
 
 
 def asking(request: Request, sent: OfAdmin) -> Known:

@@ -248,7 +248,7 @@ class OpenConnections:
                     self._end(connection)
 
     def _dispensable(self) -> Any:
-        """Whom the process can do without first: strangers, those that proved nothing, who waits, and then anybody."""
+        """Choose a connection to do without: of strangers, the unproved, those that wait, then anybody."""
         for standing in (self._strangers, *self._of_address.values(), self._waiting):
             if standing:
                 return next(iter(standing))

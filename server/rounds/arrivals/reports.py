@@ -20,6 +20,7 @@ from server.rounds.outcome.counts import check_derivatives, check_held_back, hel
 from server.rounds.outcome.evaluation import on_devices, task_of
 from server.rounds.outcome.usual import usual_in
 from server.rounds.places.fleet import is_to_measure
+from server.rounds.places.openings import opening_after, wait_until
 from server.storage.identities import refusals
 from server.storage.jobs import find_job
 from server.storage.schema.rows import Part, Round, Sent
@@ -237,14 +238,12 @@ class Reports:
         refusals.add(connection, part, device, code, detail, now)
 
     def _wait(self, job: Job, number: int) -> float:
-        """About when the round after this one opens, by how long the last one took."""
-        with self._store.database.read() as connection:
-            known = rounds.since(connection, job.id, number - 1)
-        last, this = known.get(number - 1), known.get(number)
-        if last is None or last.closed is None or last.started is None or this is None or this.started is None:
-            return min(1.0, self._store.settings.retry_seconds)
-        left = (last.closed - last.started) - (self._store.now() - this.started)
-        return max(0.0, min(left, self._store.settings.retry_seconds))
+        """When to come back: some of a large fleet for the round after this one, the others as all devices."""
+        store, now = self._store, self._store.now()
+        with store.database.read() as connection:
+            opening = opening_after(connection, job, number, now)
+        soon = None if opening is None else wait_until(opening, store.presence, now)
+        return store.presence.wait() if soon is None else min(soon, store.settings.retry_seconds)
 
 
 def _check_moments(moments: Moments, manifest: Manifest) -> None:

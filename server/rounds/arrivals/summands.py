@@ -237,14 +237,14 @@ class Summands(Reports):
     def _tags(
         self, standing: SumStanding, arrangement: Arrangement, known: list[Summand], place: int
     ) -> tuple[bytes, ...]:
-        """What peers that are in the sum told this one of the sharers, out of their updates."""
+        """Read what peers in the sum told this one of the sharers, out of their updates."""
         blobs = {summand.place: summand.update or "" for summand in known}
         sharers, survivors = set(standing.sharers), set(standing.survivors)
         tags: list[bytes] = []
         for peer in arrangement.peers(place):
             if peer in survivors:
                 at = [one for one in arrangement.peers(peer) if one in sharers].index(place)
-                with self._store.blobs.path(blobs[peer]).open("rb") as file:
+                with self._store.blobs.open(blobs[peer]) as file:
                     said = file.read(tags_size(arrangement, standing.sharers, peer))
                 tags.append(said[TAG * at : TAG * (at + 1)])
         return tuple(tags)

@@ -103,7 +103,7 @@ def task_of(store: Store, job: Job) -> TaskType:
 
 
 def _figures(task: TaskType, score: Score) -> dict[str, float]:
-    """What can be drawn: a perplexity beyond all numbers cannot."""
+    """Keep the figures that can be drawn: a perplexity beyond all numbers cannot."""
     shares = {one.name: score.means[one.name] for one in task.scores if one.share and one.name in score.sums}
     return {name: value for name, value in (task.told(score) | shares).items() if math.isfinite(value)}
 

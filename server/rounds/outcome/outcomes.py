@@ -18,7 +18,7 @@ from server.strategy.outliers import beyond, sizes, usual_sizes
 from server.strategy.registry import strategy_of
 from server.strategy.scalars import step_of_scalars
 from server.strategy.staleness import late_one
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from server.strategy.strategy import RoundContext
 from server.strategy.updates import Contribution, Outcome
 
@@ -56,12 +56,12 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
 
 
 def _earlier(store: Store, job: Job) -> list[Participant]:
-    """Who reported in the last steps, and what."""
+    """Read who reported in the last steps, and what."""
     records = store.models.records(job, max(0, job.version - _EARLIER_STEPS))
     return [client for record in records for client in record.participants]
 
 
-def _contribution(store: Store, job: Job, part: Part, start: Model) -> Contribution:
+def _contribution(store: Store, job: Job, part: Part, start: ServerState) -> Contribution:
     sent = part.sent
     assert sent is not None  # it was accepted
     update = Contribution(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import islice
 
 from sqlalchemy import Connection
 
@@ -23,25 +24,25 @@ from server.storage.schema.rows import Device, Round
 from server.storage.store import Store
 from server.storage.work import parts, sums
 from server.strategy.features import is_asked
+from server.strategy.registry import strategy_of
+from server.strategy.strategy import RoundContext
 
 GATHERS = 2.0
 """How many retry times a round stays open for devices to join, unless as many have reported as in the round before."""
-_AWAY_AFTER = 3.0
-"""How many retry times a device may be silent; it waits at most about two."""
-_AWAY_AT_LEAST = 60.0
-"""Seconds; one that still works on a task that the round was closed without is silent too."""
 _REMEMBERED = 2.0
 """Seconds."""
 _REACH_REMEMBERED = 10.0
 """Seconds; devices come and go, but what a fleet can hold hardly changes by them."""
 _LOOKED_AT = 500
 """Devices at most, whose limits stand for the fleet's."""
+_COUNTED = 2000
+"""Devices at most, whose rows stand for the fleet's."""
 _SAID = frozenset(field.name for field in fields(CheckIn))
 
 
 def away_before(store: Store) -> float:
     """A device that was not heard of since is away."""
-    return store.now() - max(_AWAY_AFTER * store.settings.retry_seconds, _AWAY_AT_LEAST)
+    return store.presence.away_before
 
 
 def said_by(device: Device) -> CheckIn | None:
@@ -52,11 +53,13 @@ def said_by(device: Device) -> CheckIn | None:
 
 
 def rows_here(store: Store) -> int | None:
-    """Add up the rows that the devices have which are here; None where none has said."""
+    """Add up the rows that the devices have which are here; None where none has said. Of a large fleet some say it."""
+    since = away_before(store)
     with store.database.read() as connection:
-        said = [said_by(device) for device in devices.heard_since(connection, away_before(store))]
+        said = [said_by(device) for device in devices.heard_since(connection, since, _COUNTED)]
+        more = devices.count_heard(connection, since) / _COUNTED if len(said) == _COUNTED else 1.0
     told = [one.examples for one in said if one is not None and one.examples]
-    return sum(told) if told else None
+    return round(sum(told) * more) if told else None
 
 
 def needs_of(store: Store, job: Job) -> Needs:
@@ -87,10 +90,10 @@ def _reach(store: Store, job: Job) -> Reach:
 
 
 def _limits(store: Store, job: Job) -> list[int]:
-    """Of devices that are here; of a large fleet some say enough."""
+    """List how deep devices that are here can go; of a large fleet some say enough."""
     manifest, needs = store.bundles.manifest(job.bundle), needs_of(store, job)
     with store.database.read() as connection:
-        here = devices.heard_since(connection, away_before(store))[:_LOOKED_AT]
+        here = list(devices.heard_since(connection, away_before(store), _LOOKED_AT))
     said = (said_by(device) for device in here)
     fitting = [one for one in said if one is not None and is_wanted(job, one) and unsuited(job, manifest, one) is None]
     limits = (needs.limit(runtimes_in(manifest, one), one.memory_bytes, low_memory=one.low_memory) for one in fitting)
@@ -108,11 +111,14 @@ def is_to_measure(store: Store, job: Job, slot: int, version: int) -> bool:
     return measures and is_asked(version, slot, job.settings.per_round)
 
 
-def present(store: Store, job: Job, round_: Round) -> int:
-    """The devices that have or had a part in a round, and those that can take a place which is left."""
+def present(store: Store, job: Job, round_: Round, most: int) -> int:
+    """The devices that have or had a part in a round, and those that can take a place which is left; `most` of these.
+
+    Nobody looks at all of a large fleet to find out whether it is large enough.
+    """
     with store.database.read() as connection:
         members = {place.device for place in parts.places(connection, round_)}
-        return len(members) + sum(1 for _ in _awaited(store, connection, job, round_))
+        return len(members) + sum(1 for _ in islice(_awaited(store, connection, job, round_), most))
 
 
 def wants(store: Store, job: Job, round_: Round) -> str | None:
@@ -144,7 +150,7 @@ def _lately(store: Store, job: Job, round_: Round) -> int:
     """The devices of a round as of a moment ago, for pages that look all the time."""
     counted, number = store.present.get(job.id, (0.0, 0))
     if not counted <= store.now() < counted + _REMEMBERED:
-        number = present(store, job, round_)
+        number = present(store, job, round_, job.settings.complete)
         store.present[job.id] = store.now(), number
     return number
 
@@ -165,10 +171,10 @@ def all_have_reported(store: Store, job: Job, round_: Round, count: int) -> bool
 
 
 def _awaited(store: Store, connection: Connection, job: Job, round_: Round) -> Iterator[Device]:
-    """Those that could take a place of the round and have none; who let tasks expire is not waited for."""
+    """Find devices that could take a place of the round and have none; one that let tasks expire is not waited for."""
     places = parts.places(connection, round_)
     members = {place.device for place in places}
-    free = free_slots(store, job, places)
+    free = free_slots(store, job, round_, places)
     for device in devices.heard_since(connection, away_before(store)):
         if device.id in members or _obstacle(store, job, free, device) is not None:
             continue
@@ -179,12 +185,12 @@ def _awaited(store: Store, connection: Connection, job: Job, round_: Round) -> I
 
 
 def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
-    """Why devices that are here can take no place that is left in a round, and the names of those devices."""
+    """Why devices that are here can take no place that is left in a round, and their names; of a large fleet some."""
     idle: dict[str, list[str]] = {}
     with store.database.read() as connection:
         places = parts.places(connection, round_)
-        free = free_slots(store, job, places)
-        for device in devices.heard_since(connection, away_before(store)) if free else ():
+        free = free_slots(store, job, round_, places)
+        for device in devices.heard_since(connection, away_before(store), _LOOKED_AT) if free else ():
             if device.id in {place.device for place in places}:
                 continue
             if (why := _why_idle(store, connection, job, free, device)) is not None:
@@ -197,7 +203,9 @@ def why_idle(store: Store, job: Job, round_: Round, device: Device) -> str | Non
     with store.database.read() as connection:
         if parts.has_accepted(connection, round_, device.id):
             return f"it has done its part of round {round_.number}, which waits for others"
-        return _why_idle(store, connection, job, free_slots(store, job, parts.places(connection, round_)), device)
+        return _why_idle(
+            store, connection, job, free_slots(store, job, round_, parts.places(connection, round_)), device
+        )
 
 
 def _why_idle(store: Store, connection: Connection, job: Job, free: list[RoundSlot], device: Device) -> str | None:
@@ -207,13 +215,14 @@ def _why_idle(store: Store, connection: Connection, job: Job, free: list[RoundSl
     return why
 
 
-def free_slots(store: Store, job: Job, places: list[parts.Place]) -> list[RoundSlot]:
+def free_slots(store: Store, job: Job, round_: Round, places: list[parts.Place]) -> list[RoundSlot]:
     """The places of a round that nobody has; none where as many devices are at work as may be."""
     taken = {place.slot for place in places if place.is_live}
     settings = job.settings
     if settings.is_buffered and sum(place.state == "open" for place in places) >= settings.per_round:
         return []
-    slots = settings.slots(store.bundles.manifest(job.bundle), settings.places)
+    context = RoundContext(settings, store.bundles.manifest(job.bundle))
+    slots = strategy_of(settings).configure(round_.number, settings.places, context)
     return [slot for slot in slots if slot.number not in taken]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import random
 import secrets
 import threading
 from dataclasses import asdict, replace
@@ -12,16 +10,18 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
+from edge_client.wire.addresses import mirrors_in
 from edge_client.wire.protocol import CheckedIn, CheckIn, Task, Training
 from server.errors import Refusal
-from server.jobs.assignment import Fit, RoundSlot, choose
+from server.jobs.assignment import Fit, RoundSlot, choose, seed_of
 from server.jobs.demands import is_wanted, unsuited
 from server.jobs.depths import Depth
 from server.jobs.job import Job
 from server.rounds.outcome import late
 from server.rounds.places.fleet import depth_of, is_to_measure, needs_of, runtimes_in
+from server.rounds.places.openings import Opening, wait_until
 from server.rounds.places.pace import most_passes
-from server.rounds.places.standing import OpenRound, Reason, Standings, between, has_done, is_full
+from server.rounds.places.standing import OpenRound, Pause, Reason, Standings, between, has_done, is_full
 from server.rounds.secrecy.privacy import clip_for, has_paid_all
 from server.rounds.secrecy.summing import sum_of
 from server.storage.identities import devices
@@ -34,6 +34,8 @@ _SITS_OUT = 2.0
 """How many retry times a device waits that gave a task of this job back, or was refused: others come first."""
 _LONGEST_BACK_OFF = 3600.0
 """Seconds; a device that lets task after task expire waits twice as long each time."""
+_CROWD, _CROWD_LASTS = 100, 10.0
+"""Of devices that ask for places at once, so many are told to come back soon, and the seconds that it may last."""
 _REASONS = 3
 """Of different jobs, at most, in one answer."""
 
@@ -53,36 +55,51 @@ class Offers:
         if (held := self._held(device.id, check_in)) is not None:
             return held
         standing = self._standings.now()
-        reasons: list[Reason] = []
-        for open_round in standing.wanted(check_in):
+        wanted, reasons = standing.wanted(check_in), list[Reason]()
+        for open_round in wanted:
             offered = self._offer(open_round, device, check_in)
             if isinstance(offered, Task):
                 return CheckedIn(offered)
             reasons.append(offered)
-        return self._wait_for([*reasons, *standing.reasons(check_in)] or [self._nothing_runs(check_in.job)])
+        return self._wait_for(wanted, reasons, standing.pauses(check_in), check_in)
 
     def answer_at_once(self, device: str, check_in: CheckIn) -> CheckedIn | None:
         """To come back later, and why, by what was read a moment ago; None where `answer` has to look."""
         standing = self._standings.recent(device)
         if standing is None:
             return None
-        reasons: list[Reason] = []
-        for open_round in standing.wanted(check_in):
+        wanted, reasons = standing.wanted(check_in), list[Reason]()
+        for open_round in wanted:
             if (why := self._is_closed_to(open_round, device, check_in)) is None:
                 return None
             reasons.append(why)
-        reasons += standing.reasons(check_in)
-        if not reasons and check_in.job is not None:
+        pauses = standing.pauses(check_in)
+        if not reasons and not pauses and check_in.job is not None:
             return None
         self._seen[device] = self._store.now(), check_in
-        return self._wait_for(reasons or [self._nothing_runs(None)])
+        return self._wait_for(wanted, reasons, pauses, check_in)
 
-    def _wait_for(self, reasons: list[Reason]) -> CheckedIn:
-        return CheckedIn(wait=self.wait(), reason="; ".join(reasons[:_REASONS]))
+    def later(self) -> CheckedIn:
+        """To come back soon, where more devices than can be looked at ask for places at once."""
+        store, now = self._store, self._store.now()
+        opening = Opening(_CROWD, _CROWD_LASTS, now)
+        soon = wait_until(opening, store.presence, now)
+        return CheckedIn(wait=store.presence.wait() if soon is None else soon, reason="many devices are asking")
 
-    def wait(self) -> float:
-        """Spread, so that a fleet does not come back as one."""
-        return self._store.settings.retry_seconds * random.uniform(0.5, 1.5)  # noqa: S311
+    def _wait_for(
+        self, rounds: list[OpenRound], reasons: list[Reason], pauses: list[Pause], check_in: CheckIn
+    ) -> CheckedIn:
+        """When to come back: for the next round of a job that may need the device, else when all devices do."""
+        store, now = self._store, self._store.now()
+        openings = [one.next for one in rounds if self._why_unsuited(one, check_in) is None]
+        openings += [pause.next for pause in pauses]
+        soon = (wait_until(one, store.presence, now) for one in openings if one is not None)
+        told = [*reasons, *(pause.why for pause in pauses)] or [self._nothing_runs(check_in.job)]
+        wait = min([store.presence.wait(), *(seconds for seconds in soon if seconds is not None)])
+        return CheckedIn(wait=wait, reason="; ".join(told[:_REASONS]))
+
+    def _why_unsuited(self, open_round: OpenRound, check_in: CheckIn) -> str | None:
+        return unsuited(open_round.job, self._store.bundles.manifest(open_round.job.bundle), check_in)
 
     # --- who is where ---
 
@@ -133,7 +150,8 @@ class Offers:
                 **late.terms(job, open_round.version, self._store.now()),
             )  # fmt: skip
             try:
-                with self._store.database.write() as connection:
+                # a power cut may take a part back that nobody has sent anything for; its device is given another
+                with self._store.database.write(lasting=False) as connection:
                     joined = self._join(connection, open_round, part, device)
             except IntegrityError:  # another worker gave the place away, or gave this device another
                 if (held := self._held(device.id, check_in)) is not None and held.task is not None:
@@ -151,7 +169,7 @@ class Offers:
         """Why a round has no place for a device, whatever the device could hold."""
         if device in open_round.done:
             return has_done(open_round)
-        if (why := unsuited(open_round.job, self._store.bundles.manifest(open_round.job.bundle), check_in)) is not None:
+        if (why := self._why_unsuited(open_round, check_in)) is not None:
             return why
         return None if open_round.free else is_full(open_round)
 
@@ -263,6 +281,7 @@ class Offers:
             cut=part.cut,
             bundle=job.bundle,
             runtime=part.runtime,
+            mirrors=mirrors_in(settings.mirrors or self._store.settings.mirrors),
             version=version,
             iteration=current.iteration,
             seconds=max(0.0, left),
@@ -279,7 +298,11 @@ class Offers:
     # --- what devices said ---
 
     def save_profiles(self) -> None:
-        """Write who was here and with what, together rather than at every check-in."""
+        """Write who was here and with what, together rather than at every check-in; and count who is."""
+        self._write_profiles()
+        self._store.presence.look()
+
+    def _write_profiles(self) -> None:
         seen, self._seen = self._seen, {}
         if not seen:
             return
@@ -292,9 +315,3 @@ def _apart(training: Training, of_job: Training) -> dict[str, Any] | None:
     """The settings of a training that are not the job's; None where all are."""
     own = asdict(of_job)
     return {name: value for name, value in asdict(training).items() if value != own[name]} or None
-
-
-def seed_of(job_seed: int, number: int, slot: int) -> int:
-    """A client's seed: nobody stores it, and two clients of a job never share one. 63 bits, for databases."""
-    digest = hashlib.sha256(f"{job_seed}/{number}/{slot}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1

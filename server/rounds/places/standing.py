@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from edge_client.wire.protocol import CheckIn
 from server.jobs.assignment import RoundSlot
@@ -12,6 +13,7 @@ from server.jobs.job import PAUSED, RUNNING, Job
 from server.jobs.teams import team_in_turn
 from server.rounds.outcome import late
 from server.rounds.places.fleet import free_slots
+from server.rounds.places.openings import Opening, opening_after
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
 from server.storage.work import parts, rounds, sums
@@ -37,6 +39,8 @@ class OpenRound:
     """Places to give away before others: of a round that has not enough devices for all."""
     done: frozenset[str]
     """Devices that have done their part."""
+    next: Opening | None
+    """When the next one opens; None before a device has joined this one."""
 
     @property
     def order(self) -> tuple[bool, bool, int, float]:
@@ -52,20 +56,28 @@ class OpenRound:
         return f"the next opens when {wanted} have reported, or all that there are, or at this one's deadline"
 
 
+class Pause(NamedTuple):
+    """Why a running job has no open round, and when it has one again."""
+
+    job: Job
+    why: Reason
+    next: Opening | None
+
+
 @dataclass(frozen=True)
 class Standing:
     """The running jobs: their open rounds, and why others have none."""
 
     rounds: list[OpenRound] = field(default_factory=list[OpenRound])
-    waits: list[tuple[Job, Reason]] = field(default_factory=list[tuple[Job, Reason]])
+    waits: list[Pause] = field(default_factory=list["Pause"])
 
     def wanted(self, check_in: CheckIn) -> list[OpenRound]:
         """The rounds that a device asks for, the first to be given away first."""
         return sorted((one for one in self.rounds if is_wanted(one.job, check_in)), key=lambda one: one.order)
 
-    def reasons(self, check_in: CheckIn) -> list[Reason]:
+    def pauses(self, check_in: CheckIn) -> list[Pause]:
         """Why the other jobs that it asks for have no round."""
-        return [why for job, why in self.waits if is_wanted(job, check_in)]
+        return [pause for pause in self.waits if is_wanted(pause.job, check_in)]
 
 
 class Standings:
@@ -106,12 +118,16 @@ class Standings:
         standing = Standing()
         for job in list_jobs(self._store, RUNNING, PAUSED):
             if job.state == PAUSED:
-                standing.waits.append((job, f"{job.name} is paused"))
+                standing.waits.append(Pause(job, f"{job.name} is paused", None))
             elif (open_round := self._read_round(job)) is not None:
                 standing.rounds.append(open_round)
             else:
-                standing.waits.append((job, between(job.name, job.round)))
+                standing.waits.append(Pause(job, between(job.name, job.round), self._next(job)))
         return standing
+
+    def _next(self, job: Job) -> Opening | None:
+        with self._store.database.read() as connection:
+            return opening_after(connection, job, job.round, self._store.now())
 
     def _read_round(self, job: Job) -> OpenRound | None:
         with self._store.database.read() as connection:
@@ -122,7 +138,8 @@ class Standings:
             before = parts.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
             given = late.given(connection, newest) if job.settings.is_buffered else None
             is_summing = sums.find(connection, newest) is not None
-        free, per_round = free_slots(self._store, job, known), job.settings.per_round
+            following = opening_after(connection, job, newest.number, self._store.now())
+        free, per_round = free_slots(self._store, job, newest, known), job.settings.per_round
         first = in_turn(newest.number, before, per_round) if given is None else late.in_turn(free, given, per_round)
         if job.settings.secure_aggregation:
             first = team_in_turn(newest.number, job.settings.teams, job.settings.places)
@@ -135,6 +152,7 @@ class Standings:
             free=[] if is_summing else free,
             first=first,
             done=frozenset(place.device for place in known if place.state == "accepted"),
+            next=following,
         )
 
 

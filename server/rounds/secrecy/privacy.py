@@ -49,7 +49,7 @@ def why_spent(connection: Connection, job: Job, now: float) -> str | None:
     done = participations.at_least(connection, job.id, _most_times(job))
     if not done:
         return None
-    here = {device.id for device in devices.heard_since(connection, now - FLEET_SECONDS)}
+    here = devices.ids_heard_since(connection, now - FLEET_SECONDS)
     if len(here - done) >= min(job.settings.fewest, (len(here) + 1) // 2):
         return None
     return f"its privacy budget is spent: {_in_words(job, len(done))}, epsilon {spent(connection, job):.2f}"
@@ -73,7 +73,7 @@ def clip_for(store: Store, job: Job, version: int) -> float | None:
     """How far an update may go that starts from a version."""
     if not job.settings.is_private:
         return None
-    return mechanism_of(job.settings).clip_at(store.models.load(job, version).optimizer)
+    return mechanism_of(job.settings).clip_at(store.models.load(job, version).clip)
 
 
 def _most_times(job: Job) -> int:

@@ -109,7 +109,7 @@ def carry_on(
 
 
 def _begin(store: Store, job: Job, round_: Round, fewest: int, *, in_time: bool) -> bool:
-    """Those that told their keys are the roster, team by team."""
+    """Fix the roster: the devices that told their keys, team by team."""
     with store.database.write() as connection:
         current = rounds.lock_open(connection, round_.job, round_.number)
         if current is None or sums.find(connection, round_) is not None:
@@ -136,7 +136,7 @@ def _begin(store: Store, job: Job, round_: Round, fewest: int, *, in_time: bool)
 
 
 def _large_enough(store: Store, job: Job, known: Sequence[Summand], least: int) -> list[Summand]:
-    """Those whose team has members enough."""
+    """Keep the members whose team is large enough."""
     each = teams(entrant(store, job, summand) for summand in known)
     inside = {place for team in each.values() if len(team) >= least for place in team}
     return [summand for summand in known if summand.place in inside]
@@ -151,7 +151,7 @@ def _cap(job: Job, declared: Sequence[int | None]) -> int:
 
 
 def _taken(training: Training, declared: int) -> int:
-    """Of so many examples those that a round's steps can take."""
+    """Bound a number of examples by those that a round's steps can take."""
     return min(declared, training.iterations * training.batch) if training.iterations else declared
 
 

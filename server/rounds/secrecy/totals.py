@@ -26,7 +26,7 @@ from server.storage.schema.rows import Round
 from server.storage.store import Store
 from server.storage.work import sums
 from server.strategy.outliers import beyond, norms
-from server.strategy.state import Model, moved
+from server.strategy.state import ServerState, apply_change
 from server.strategy.updates import Outcome
 
 
@@ -68,7 +68,7 @@ def outcome_of(store: Store, job: Job, round_: Round) -> tuple[Outcome, dict[str
 
 
 def _beside(pooled: Pooled) -> dict[str, float]:
-    """What the one report of all does not say."""
+    """Read the numbers of a sum that the one report of all does not say."""
     beside: dict[str, float] = {"reports": pooled.clients}
     return beside | ({"evaluated": pooled.evaluated} if pooled.evaluated else {})
 
@@ -87,7 +87,7 @@ def update_size(arrangement: Arrangement, sharers: Sequence[int], place: int, si
 
 
 def mean_of_sum(
-    start: Model, total: Parts, count: int, scores: Sequence[str], settings: JobSettings, manifest: Manifest
+    start: ServerState, total: Parts, count: int, scores: Sequence[str], settings: JobSettings, manifest: Manifest
 ) -> tuple[Outcome, Pooled]:
     """Take the server's step by the mean of a sum, of so many devices that could have been in it."""
     change: Weights = {}
@@ -101,7 +101,7 @@ def mean_of_sum(
                 flat = share.mean(total[part], count, wanted[part])
             change |= shaped(flat, parameters)
     pooled = fixed.pooled(total[TOLD], scores)
-    return Outcome(moved(start, change, settings, manifest), change, [pooled.report]), pooled
+    return Outcome(apply_change(start, change, settings, manifest), change, [pooled.report]), pooled
 
 
 def _parts(manifest: Manifest) -> Iterator[tuple[int, Sequence[Parameter]]]:

@@ -1,6 +1,8 @@
 """Files named by the sha256 of their content: updates, weights, held-out examples.
 
-A file appears whole and on disk, or not at all; the same content is kept once.
+A file appears whole and on disk, or not at all; the same content is kept once. Where servers share a home for them
+(`server.storage.files.shared`), a blob is there before anybody is told of it, and the folder keeps copies of what this
+server reads.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from safetensors.numpy import load_file, save
 
@@ -18,23 +21,29 @@ from edge_client.arrays import Weights
 from edge_client.bundle.folder import sha256 as hash_of
 from edge_client.store.files import sync_folder
 from server.errors import Refusal
+from server.storage.files.shared import BlobStore
 
 PARTIAL = ".partial-"
 _LATER = 60.0
 
 
 class Blobs:
-    """A folder of such files."""
+    """A folder of such files, and the home that other servers read them from, where they have no folder in common."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, shared: BlobStore | None = None) -> None:
         self.folder = folder
+        self._shared = shared
         folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, sha256: str) -> Path:
         return self.folder / sha256[:2] / sha256
 
+    def key(self, sha256: str) -> str:
+        """Name a blob in the home that servers share."""
+        return f"{self.folder.name}/{sha256[:2]}/{sha256}"
+
     def has(self, sha256: str) -> bool:
-        return self.path(sha256).is_file()
+        return self.path(sha256).is_file() if self._shared is None else self._shared.has(self.key(sha256))
 
     def partial(self) -> Path:
         """A place to write what becomes a blob by `adopt`."""
@@ -44,10 +53,16 @@ class Blobs:
 
     def adopt(self, partial: Path, sha256: str) -> None:
         """Take a file written under `partial()`, whose content has this hash."""
+        with partial.open("rb") as file:
+            if self._shared is None:
+                os.fsync(file.fileno())
+            else:
+                self._shared.put(self.key(sha256), file)
+        self._place(partial, sha256)
+
+    def _place(self, partial: Path, sha256: str) -> None:
         target = self.path(sha256)
         target.parent.mkdir(exist_ok=True)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
         partial.replace(target)
         sync_folder(target.parent)
 
@@ -58,6 +73,10 @@ class Blobs:
             with suppress(FileNotFoundError):  # it became a blob, or another worker removed it
                 if partial.stat().st_mtime < until:
                     partial.unlink()
+        for copy in self.folder.glob("*/*") if self._shared is not None else ():
+            with suppress(FileNotFoundError):
+                if copy.stat().st_mtime < until:  # whoever reads it again fetches it again
+                    copy.unlink()
 
     def put(self, content: bytes) -> str:
         sha256 = hashlib.sha256(content).hexdigest()
@@ -76,13 +95,43 @@ class Blobs:
     def whole(self, sha256: str) -> Path:
         """Where it is, after its content was hashed again: disks lose and change what they hold."""
         path = self.path(sha256)
-        if not path.is_file() or hash_of(path) != sha256:  # no fault of a device, which may ask again
+        if not self._is_whole(path, sha256) and not self._fetched(sha256):  # no fault of a device, which may ask again
             what = f"{path} is missing or damaged: put the file back from a backup"
             raise Refusal(503, "damaged", f"{what}; `spry doctor --data` looks for others", retry_after=_LATER)
         return path
+
+    def _is_whole(self, path: Path, sha256: str) -> bool:
+        if not path.is_file():
+            return False
+        if self._shared is not None:
+            with suppress(FileNotFoundError):
+                os.utime(path)  # copies that are read stay
+        return hash_of(path) == sha256
+
+    def _fetched(self, sha256: str) -> bool:
+        """Copy a blob from the home that servers share; False where it is not there, or is another."""
+        if self._shared is None:
+            return False
+        partial = self.partial()
+        try:
+            with partial.open("wb") as file:
+                found = self._shared.fetch(self.key(sha256), file)
+            if found and hash_of(partial) == sha256:
+                self._place(partial, sha256)
+                return True
+        finally:
+            partial.unlink(missing_ok=True)
+        return False
+
+    def open(self, sha256: str) -> IO[bytes]:
+        """Open a blob for reading, as it lies on the disk."""
+        path = self.path(sha256)
+        return (path if path.is_file() else self.whole(sha256)).open("rb")
 
     def tensors(self, sha256: str) -> Weights:
         return load_file(self.whole(sha256))
 
     def forget(self, sha256: str) -> None:
+        if self._shared is not None:
+            self._shared.delete(self.key(sha256))
         self.path(sha256).unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from server.storage.files.blobs import Blobs
 from server.storage.files.bundles import BundleFiles
 from server.storage.schema.database import Database
 from server.storage.schema.tables import steps, versions
-from server.strategy.state import Model, repeated
+from server.strategy.state import ServerState, apply_record
 
 
 class Models:
@@ -30,11 +30,11 @@ class Models:
         self._database = database
         self._blobs = blobs
         self._bundles = bundles
-        self._newest: dict[str, Model] = {}
+        self._newest: dict[str, ServerState] = {}
         self._announced: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def load(self, job: Job, version: int) -> Model:
+    def load(self, job: Job, version: int) -> ServerState:
         with self._lock:
             model = self._newest.get(job.id)
         if model is None or model.version != version:
@@ -42,7 +42,7 @@ class Models:
             self.remember(job.id, model)
         return model
 
-    def remember(self, job: str, model: Model) -> None:
+    def remember(self, job: str, model: ServerState) -> None:
         with self._lock:
             held = self._newest.get(job)
             if held is None or held.version < model.version:
@@ -55,18 +55,18 @@ class Models:
     def announced(self, job: str) -> int:
         return self._announced.get(job, 0)
 
-    def _read(self, job: Job, version: int, held: Model | None) -> Model:
+    def _read(self, job: Job, version: int, held: ServerState | None) -> ServerState:
         manifest = self._bundles.manifest(job.bundle)
         model = self._checkpoint(job, version)
         if held is not None and model.version <= held.version <= version:
             model = held
         for record in self.records(job, model.version, version):
-            model = repeated(model, record, job.settings, manifest)
+            model = apply_record(model, record, job.settings, manifest)
         if model.version != version:
             raise Refusal(410, "stale", f"version {version} of job {job.name} is not kept; the newest is {job.version}")
         return model
 
-    def _checkpoint(self, job: Job, version: int) -> Model:
+    def _checkpoint(self, job: Job, version: int) -> ServerState:
         """The newest kept weights up to this version."""
         query = (
             select(versions)
@@ -77,8 +77,8 @@ class Models:
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()
         if row is None:
-            return Model(0, self.initial(job), {})
-        return Model(row.version, self._blobs.tensors(row.weights), self._blobs.tensors(row.optimizer))
+            return ServerState(0, self.initial(job))
+        return ServerState.read(row.version, self._blobs.tensors(row.weights), self._blobs.tensors(row.optimizer))
 
     def initial(self, job: Job) -> Weights:
         bundle = self._bundles.open(job.bundle)
@@ -112,9 +112,9 @@ class Models:
 
     # --- writing, within the transaction that publishes ---
 
-    def stored(self, model: Model) -> tuple[str, str]:
+    def stored(self, model: ServerState) -> tuple[str, str]:
         """Write weights and state as blobs, before that transaction."""
-        return self._blobs.put_tensors(model.weights), self._blobs.put_tensors(model.optimizer)
+        return self._blobs.put_tensors(model.weights), self._blobs.put_tensors(model.arrays())
 
     def add_version(
         self,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import BigInteger, Connection, String, and_, bindparam, case, func, insert, select, update
 
 from edge_client.wire.protocol import CheckIn
-from server.storage.schema.rows import Device, Token
+from server.storage.schema.rows import Credentials, Device, Token
 from server.storage.schema.tables import about, devices, jobs, tasks, tokens
+
+_READ_TOGETHER = 200
+"""Rows of a fleet that are in memory at once."""
+_heard = func.coalesce(devices.c.last_seen, devices.c.created)
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
 
@@ -148,11 +152,33 @@ def _with_job(*, job: str | None, **device: Any) -> tuple[Device, str | None]:
     return Device(**device), job
 
 
-def heard_since(connection: Connection, since: float) -> list[Device]:
-    """Find devices that enrolled or checked in after a time, without revoked ones."""
-    heard = func.coalesce(devices.c.last_seen, devices.c.created) > since
-    query = select(devices).where(devices.c.revoked.is_(False), heard)
-    return [Device(**row) for row in connection.execute(query).mappings()]
+def heard_since(connection: Connection, since: float, most: int | None = None) -> Iterator[Device]:
+    """Read devices that enrolled or checked in after a time, without revoked ones, one after the other."""
+    query = select(devices).where(devices.c.revoked.is_(False), _heard > since).limit(most)
+    found = connection.execute(query.execution_options(yield_per=_READ_TOGETHER))
+    try:
+        for row in found.mappings():
+            yield Device(**row)
+    finally:  # whoever has seen enough leaves the rest
+        found.close()
+
+
+def ids_heard_since(connection: Connection, since: float) -> set[str]:
+    """Find the ids of devices that enrolled or checked in after a time, without revoked ones."""
+    return set(connection.scalars(select(devices.c.id).where(devices.c.revoked.is_(False), _heard > since)))
+
+
+def credentials(connection: Connection, most: int) -> dict[str, tuple[Credentials, int]]:
+    """Read those of devices that are not revoked, the ones heard of last, and when each signed last."""
+    columns = devices.c.id, devices.c.key, devices.c.hash, devices.c.signed
+    query = select(*columns).where(devices.c.revoked.is_(False)).order_by(_heard.desc()).limit(most)
+    found = connection.execute(query.execution_options(yield_per=_READ_TOGETHER))
+    return {device: (Credentials(key, digest), signed or 0) for device, key, digest, signed in found}
+
+
+def newest_heard(connection: Connection) -> float | None:
+    """When any device was heard of last; None where there is none."""
+    return connection.scalar(select(func.max(_heard)))
 
 
 def note_check_ins(
@@ -199,8 +225,7 @@ def count(connection: Connection) -> int:
 
 def count_heard(connection: Connection, since: float) -> int:
     """Find devices that enrolled or checked in after a time, without revoked ones."""
-    heard = func.coalesce(devices.c.last_seen, devices.c.created) > since
-    return connection.scalar(select(func.count()).where(devices.c.revoked.is_(False), heard)) or 0
+    return connection.scalar(select(func.count()).where(devices.c.revoked.is_(False), _heard > since)) or 0
 
 
 def count_enrolled(connection: Connection) -> int:

@@ -10,14 +10,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from server.storage.identities import devices
 from server.storage.schema.database import Database
-from server.storage.schema.rows import Device
+from server.storage.schema.rows import Credentials, Device
 
 FRESH = 1.0
 """Seconds in which a revocation is heard of by all workers."""
-_MOST = 100_000
+_MOST = 300_000
+"""Of some 500 bytes each."""
 
 
 class KnownDevices:
@@ -25,28 +27,38 @@ class KnownDevices:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._known: OrderedDict[str, Device] = OrderedDict()
+        self._known: OrderedDict[str, Credentials] = OrderedDict()
         self._signed: dict[str, int] = {}
         """When known devices signed what was taken last, in milliseconds."""
         self._versions: dict[str, str] = {}
         """The versions of known devices' clients."""
-        self._read = self._sent = -FRESH
+        self._read = self._asked = -FRESH
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="spry-roster")
         self._lock = threading.Lock()
 
-    def known(self, device: str) -> Device | None:
+    def load(self) -> None:
+        """Know those whom a server before this one knew: a fleet that comes back is not looked up one by one."""
+        with self._database.read() as connection:
+            found = devices.credentials(connection, _MOST)
+        with self._lock:
+            for device, (credentials, signed) in reversed(found.items()):
+                self._known[device] = credentials
+                self._signed[device] = signed
+
+    def known(self, device: str) -> Credentials | None:
         """A device that is known without the database; None where that must be asked."""
         now = time.monotonic()
-        if device not in self._known:  # nor may a stranger's name be the one that asks for all
+        if device not in self._known:  # a stranger's name has nothing read
             return None
-        if now > self._read + FRESH / 2 and now > self._sent + FRESH / 2:  # one asks, for all who come meanwhile
-            self._sent = now
-            return None
+        if now > self._read + FRESH / 2 and now > self._asked + FRESH / 2:
+            self._asked = now
+            self._reader.submit(self._forget_revoked)
         return self._known.get(device) if now <= self._read + FRESH else None
 
     def remember(self, device: Device) -> None:
         """Note a device that has just shown its secret, and was not revoked."""
         with self._lock:
-            self._known[device.id] = device
+            self._known[device.id] = Credentials(device.key, device.hash)
             if len(self._known) > _MOST:
                 oldest, _ = self._known.popitem(last=False)
                 for kept in (self._signed, self._versions):
@@ -83,6 +95,9 @@ class KnownDevices:
     def forget(self, device: str) -> None:
         with self._lock:
             self._known.pop(device, None)
+
+    def close(self) -> None:
+        self._reader.shutdown()
 
     def _forget_revoked(self) -> None:
         began = time.monotonic()

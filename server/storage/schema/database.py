@@ -73,10 +73,15 @@ class Database:
             return own
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
-    def ask(self) -> None:
-        """Raises where no answer can be had."""
+    def schema(self) -> int:
+        """Tell which version of the tables the database has; raises where no answer can be had."""
         with self.read() as connection:
-            connection.execute(select(about)).all()
+            return _schema(connection)
+
+    def alone(self, connection: Connection) -> None:
+        """Let one server after the other make tables, until its transaction ends."""
+        if not self.is_sqlite:
+            connection.execute(select(func.pg_advisory_xact_lock(func.hashtext(_WRITES))))
 
     def damage(self, connection: Connection) -> str | None:
         """Ask SQLite what is wrong with its file; PostgreSQL looks after its own."""
@@ -93,8 +98,9 @@ class Database:
             fcntl.flock(lock, fcntl.LOCK_EX)  # several workers may start at once
             try:
                 with self.write() as connection:
+                    self.alone(connection)  # servers on several machines have no folder to lock
                     about.create(connection, checkfirst=True)
-                    known = int(connection.scalar(select(about.c.value).where(about.c.key == "schema")) or 0)
+                    known = _schema(connection)
                     if not known:
                         _refuse_orphans(folder)
                     if known < SCHEMA:
@@ -108,6 +114,10 @@ class Database:
                 ) from None
         if known > SCHEMA:
             raise ServerConfigError(f"the database has schema {known}, this server knows {SCHEMA}: upgrade spry")
+
+
+def _schema(connection: Connection) -> int:
+    return int(connection.scalar(select(about.c.value).where(about.c.key == "schema")) or 0)
 
 
 def _refuse_orphans(folder: Path) -> None:

@@ -40,7 +40,7 @@ class Round:
     result: dict[str, Any] | None
 
     def leaves(self, now: float) -> PartState:
-        """What an open part becomes where it goes on without it: nobody has missed a round that was complete."""
+        """The state of an open part whose round goes on without it: nobody has missed one that was complete."""
         in_time = self.in_time
         if in_time is None:
             in_time = self.deadline is None or now < self.deadline
@@ -137,6 +137,14 @@ class Device:
     """What people wrote about it."""
     version: str | None = None
     """The version of its client."""
+
+
+class Credentials(NamedTuple):
+    """How a device proves who it is."""
+
+    key: str | None
+    hash: str
+    """Of its secret, where it has no key."""
 
 
 @dataclass(frozen=True)

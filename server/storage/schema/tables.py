@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 5
+SCHEMA = 6
 """Raise it with every column, table or index that comes: a database of an earlier version is given them."""
 schema = MetaData()
 
@@ -55,6 +55,7 @@ devices = Table(
     Column("note", String(300)),  # what people wrote about it
     Column("version", String(50)),  # of its client; null until it has said it
     Index("devices_by_key", "key"),
+    Index("revoked_devices", "id", sqlite_where=text("revoked IS 1"), postgresql_where=text("revoked IS true")),
 )
 
 people = Table(  # who may use the server beside the one with the administrator's token

@@ -47,7 +47,7 @@ def newest_round(connection: Connection, device: str, job: str, since: int) -> i
 
 @dataclass(frozen=True)
 class Place:
-    """Who has, or had, which place of a round."""
+    """A place of a round, and the device that has or had it."""
 
     device: str
     slot: int

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/access", tags=["operations"], route_class=Route)
 
 
 class NewPerson(BaseModel):
-    """Whom an administrator lets in."""
+    """A person whom an administrator lets in."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -33,7 +33,7 @@ _MAY_CHANGE, _IMMUTABLE = "no-cache", "public, max-age=31536000, immutable"
 
 
 class BundleName(BaseModel):
-    """What people call a bundle."""
+    """The name that people call a bundle by."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -159,7 +159,7 @@ def revoke_device(services: UseServices, by: ByAdmin, device: str) -> None:
 
 @router.get("/open-jobs", dependencies=[ADevice])
 def open_jobs(services: UseServices) -> list[OpenJob]:
-    """What the running jobs ask of a device's rows; it looks at them before it takes a place."""
+    """List what running jobs ask of a device's rows; it looks at them before it takes a place."""
     return asked_of_rows(services.store)
 
 

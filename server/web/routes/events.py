@@ -82,7 +82,7 @@ class _Told:
 
 
 class Feed:
-    """What the pages that show a job were told, and what they must be told next."""
+    """The state of the pages that show a job: what they were told, and what they must be told next."""
 
     def __init__(self, store: Store, chosen: str | None) -> None:
         self._store = store

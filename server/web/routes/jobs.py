@@ -42,7 +42,7 @@ After = Annotated[int, Query(ge=-1, lt=2**31, description="Only rounds with a hi
 
 
 class NewJob(BaseModel):
-    """What `spry job create` sends."""
+    """A job to start, as `spry job create` sends it."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -140,7 +140,7 @@ def list_rounds(
 
 @router.get("/{job}/assignment", dependencies=[Viewer])
 def read_assignment(services: UseServices, job: str) -> AssignmentView | None:
-    """Who trains what, and by which step, in the newest round that a device has joined."""
+    """Tell who trains what, and by which step, in the newest round that a device has joined."""
     return assignment(services.store, find_job(services.store, job))
 
 
@@ -174,13 +174,13 @@ def list_refusals(
 
 @router.get("/{job}/log", dependencies=[Viewer])
 def read_log(services: UseServices, job: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[LogView]:
-    """What happened to it, the newest first: what people did, how rounds ended, what was refused."""
+    """List what happened to a job, the newest first: what people did, how rounds ended, what was refused."""
     return log_of(services.store, find_job(services.store, job), limit)
 
 
 @router.get("/{job}/advice", dependencies=[Viewer])
 def read_advice(services: UseServices, job: str) -> list[str]:
-    """What holds it up, and what to do about it; nothing where it goes its way."""
+    """Tell what holds a job up, and what to do about it; nothing where it goes its way."""
     return advice(services.store, find_job(services.store, job))
 
 
@@ -191,7 +191,7 @@ def adapter(
     version: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     form: Annotated[str, Query(alias="format", max_length=20)] = "peft",
 ) -> Response:
-    """What was learned, as a .zip: for `PeftModel.from_pretrained` (peft), or for llama.cpp and Ollama (gguf)."""
+    """Download what was learned as a .zip, for `PeftModel.from_pretrained` (peft) or llama.cpp and Ollama (gguf)."""
     known = find_job(services.store, job)
     chosen = known.version if version is None else version
     content = adapter_archive(services.store, known, chosen, form)

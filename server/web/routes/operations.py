@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from server.control import views
 from server.control.exposition import exposition
 from server.control.views import AuditView
-from server.errors import Refusal
 from server.storage.schema.rows import Role
 from server.web.services import Asking, Scraper, UseServices, Viewer
 
@@ -20,18 +19,22 @@ router = APIRouter(tags=["operations"])
 
 
 class AskingView(BaseModel):
-    """Whose token a request came with."""
+    """The person whose token a request came with."""
 
     name: str
     role: Role
 
 
 @router.get("/healthz", response_class=PlainTextResponse)
-def health(services: UseServices) -> str:
-    """Whether requests can be served."""
-    services.store.database.ask()
-    if services.stopping.is_set():
-        raise Refusal(503, "busy", "the server is stopping: ask again in a few seconds", retry_after=5)
+async def health() -> str:
+    """Whether this process is alive: one that is not answers nothing, and has to be started again."""
+    return "ok\n"
+
+
+@router.get("/readyz", response_class=PlainTextResponse)
+def ready(services: UseServices) -> str:
+    """Whether this process can do its work: its database and files answer, and it is not about to stop."""
+    services.readiness.require()
     return "ok\n"
 
 
@@ -43,11 +46,11 @@ def metrics(services: UseServices) -> Response:
 
 @router.get("/v1/me")
 def me(who: Asking) -> AskingView:
-    """Who asks, and as what: what a page offers them."""
+    """Tell who asks, and as what: what a page offers them."""
     return AskingView(name=who.name, role=who.role)
 
 
 @router.get("/v1/audit", dependencies=[Viewer])
 def audit(services: UseServices, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> list[AuditView]:
-    """Who did what, the newest first."""
+    """List who did what, the newest first."""
     return views.audit_log(services.store, limit)

@@ -59,7 +59,7 @@ async def put_scalars(
 @router.put("/judgement", dependencies=[SignedBody])
 @takes(_FAILURE)
 def put_judgement(services: UseServices, device: Device, task: str, judgement: Judgement) -> Receipt:
-    """What a device measured when a round of mode iteration was over for it, where its task asked for that."""
+    """Take what a device measured when a round of mode iteration was over for it, where its task asked for that."""
     return services.reports.take_judgement(device.id, task, judgement)
 
 
@@ -71,7 +71,7 @@ def get_sum(services: UseServices, device: Device, task: str) -> Response:
 
 @router.put("/sum/{message}", openapi_extra=binary())
 async def put_message(services: UseServices, device: Device, task: str, message: Message, request: Request) -> Receipt:
-    """What the device says for the sum; saying the same again changes nothing."""
+    """Take what the device says for the sum; saying the same again changes nothing."""
     with services.uploads.one(device.id, task):
         data = await read(request, LARGEST, services.store.settings.patience_seconds)
     require_digest(signed(request), digest_of(data))

@@ -51,6 +51,26 @@ def test_a_dead_closer_of_the_same_name_and_number_is_taken_over(due, short):
     assert standing(due)[1].fence == 2
 
 
+def test_a_slow_worker_opens_no_round_from_weights_that_were_replaced(due):
+    """It read the job before another worker published, and that the round is over after that."""
+    slow, _ = standing(due)
+    assert advance(due.store, slow.id)
+    assert not rounds._advance(due.store, slow)
+    assert advance(due.store, slow.id)
+    job, round_ = standing(due)
+    assert (job.version, round_.number, round_.version) == (1, 2, 1)
+
+
+def test_a_slow_worker_that_closes_the_next_round_counts_it_too(due):
+    slow, _ = standing(due)
+    due.advance()
+    device = due.device("other")
+    task = device.task()
+    device.send(task, device.update(task))
+    assert rounds._advance(due.store, slow)
+    assert (due.job()["version"], due.job()["done"]) == (2, 2)
+
+
 def test_the_lease_is_of_seconds():
     assert 2 * claims.LEASE / claims._RENEWALS < claims.LEASE <= 12
 

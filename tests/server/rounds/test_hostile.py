@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from edge_client.bundle.names import SAID, SIZES
+from edge_client.bundle.names import FINGERPRINTS, UNIT_SIZES
 from server.storage.identities import refusals
 from server.storage.jobs import find_job
 from server.storage.work import parts, rounds
@@ -286,7 +286,9 @@ def test_who_says_it_has_more_examples_weighs_no_more(server, bundle_name, rule)
 
 def of_versions(state):
     """What devices said by the version at which they did: each server gives them other names."""
-    return {f"{SAID}{own[-1]:.0f}" if name.startswith(SAID) else name: own for name, own in state.items()}
+    return {
+        f"{FINGERPRINTS}{own[-1]:.0f}" if name.startswith(FINGERPRINTS) else name: own for name, own in state.items()
+    }
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -310,13 +312,13 @@ def test_a_restarted_server_goes_on_by_the_same_sizes(serving, bundle, tmp_path,
             server.advance()
             found = device.weights("job")
         with at:
-            return found, of_versions(server.store.models.load(find_job(server.store, "job"), len(changes)).optimizer)
+            return found, of_versions(server.store.models.load(find_job(server.store, "job"), len(changes)).arrays())
 
     one, state = play(tmp_path / "one", restarts=False)
     other, again = play(tmp_path / "other", restarts=True)
     judged = rule == "agreeing"  # what the last one did is no size of its unit
-    assert {len(sizes) for name, sizes in state.items() if name.startswith(SIZES)} == {3 if judged else 4}
-    assert sum(name.startswith(SAID) for name in state) == (4 if judged else 0)
+    assert {len(sizes) for name, sizes in state.items() if name.startswith(UNIT_SIZES)} == {3 if judged else 4}
+    assert sum(name.startswith(FINGERPRINTS) for name in state) == (4 if judged else 0)
     for found, expected in ((other, one), (again, state)):
         assert found.keys() == expected.keys()
         for name, value in expected.items():

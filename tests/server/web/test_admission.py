@@ -288,21 +288,23 @@ def test_a_cut_connection_is_a_line(server, bundle_name, caplog):
 # --- a database that is away -----------------------------------------------------------------------------------------
 
 
-def test_a_database_that_is_down_is_told_to_come_back_to(serving, postgres, tmp_path, caplog):
+def test_a_database_that_is_down_is_told_to_come_back_to(serving, postgres, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("server.web.readiness._EVERY", 0.0)
     name = f"away_{abs(hash(tmp_path)):x}"
     postgres.psql(f"CREATE DATABASE {name}")
     with serving(database_url=postgres.get_uri(name)) as server:
-        server.call("GET", "/healthz")
+        server.call("GET", "/readyz")
         postgres.psql(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
         ends = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
         postgres.psql(ends)
         caplog.clear()
-        for method, path in (("GET", "/healthz"), ("GET", "/v1/jobs")):
+        for method, path in (("GET", "/readyz"), ("GET", "/v1/jobs")):
             response = server.call(method, path, 503)
             assert response.headers["Retry-After"] == "5"
             assert response.json()["code"] == "busy"
         told = [record for record in caplog.records if "the database does not answer" in record.message]
         assert len(told) == 2
         assert not [record for record in caplog.records if record.exc_info or "\n" in record.message]
+        assert server.call("GET", "/healthz").text == "ok\n"
         postgres.psql(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
-        server.call("GET", "/healthz")
+        server.call("GET", "/readyz")

@@ -236,7 +236,7 @@ def test_each_device_takes_the_step_that_it_can_hold(server, bundle_name):
     server.advance()
     after = large.weights("job")
     first = manifest.units[0]
-    inverse_variance = 1 / (1 + first.size + 1)
+    inverse_variance = 1 / (1 + 2 * first.size + 1)  # both units of the block share a derivative
     wanted = (0.1 + 0.3 * inverse_variance) / (1 + inverse_variance)
     np.testing.assert_allclose(after[first.parameters[0].name] - start[first.parameters[0].name], wanted, atol=1e-6)
     head = manifest.head[0].name
@@ -268,3 +268,25 @@ def test_who_can_goes_deeper_the_less_others_can(server, bundle_name):
         here(server, [device], memory_bytes=None, job="nothing")
     tasks = [device.task(job="alike") for device in memory]
     assert [(task["training"]["exact_blocks"], task["units"]) for task in tasks] == [(1, [2, 3])] * 4
+
+
+def test_a_task_names_the_mirrors_of_its_job_or_else_the_servers(serving, bundle):
+    with serving(mirrors=["https://cdn.example.org/bundles/", "http://cache.local"]) as server:
+        name = server.upload(bundle)
+        server.create_job(name, "one")
+        server.create_job(name, "other", mirrors=["https://elsewhere.example.org"])
+        server.advance()
+        told = {
+            task["job_name"]: task["mirrors"] for task in (server.device().task(job=job) for job in ("one", "other"))
+        }
+    assert told == {
+        "one": ["https://cdn.example.org/bundles", "http://cache.local"],
+        "other": ["https://elsewhere.example.org"],
+    }
+
+
+@pytest.mark.parametrize("mirrors", ["ftp://a", "https://a?b", "https://user@a", ",".join(["https://a"] * 21), "a"])
+def test_what_is_no_mirror_is_refused(server, bundle_name, mirrors):
+    body = {"name": "job", "bundle": bundle_name, "settings": {"mirrors": mirrors}}
+    refused = server.call("POST", "/v1/jobs", 422, json=body).json()
+    assert "is no address" in refused["detail"] or "can be told to devices" in refused["detail"]

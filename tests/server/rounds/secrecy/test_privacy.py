@@ -86,7 +86,7 @@ def test_the_clip_follows_and_is_kept_with_the_weights(server, bundle_name):
         clips.append(tasks[0]["clip"])
     assert clips[0] == 1.0 > clips[1] > clips[2]
     job = find_job(server.store, "job")
-    assert float(server.store.models.load(job, 3).optimizer[CLIP][0]) < clips[2]
+    assert server.store.models.load(job, 3).clip < clips[2]
     assert CLIP not in devices[0].weights("job")
 
 
