@@ -60,7 +60,7 @@ class Checkpoint:
 
 
 class _Mark(msgspec.Struct):
-    """What a file of tensors says about itself."""
+    """The label in a file of tensors that says which task they are of."""
 
     bundle: str = ""
     version: int = 0
