@@ -23,7 +23,7 @@ class Event:
     details: Mapping[str, Detail] = field(default_factory=dict[str, Detail])
 
     def __post_init__(self) -> None:
-        """Whatever a server, a bundle or a row says in it, it is one line and steers no terminal."""
+        """Keep the message one line that steers no terminal, whatever a server, a bundle or a row says in it."""
         details = {name: shown(told) if isinstance(told, str) else told for name, told in self.details.items()}
         object.__setattr__(self, "message", shown(self.message))
         object.__setattr__(self, "details", details)

@@ -130,12 +130,14 @@ class Unit(_Record, frozen=True, omit_defaults=True):
         return tuple(Parameter(parameter.name, (tokens, parameter.shape[0])) for parameter in self.parameters)
 
 
-class Segment(_Record, frozen=True):
+class Segment(_Record, frozen=True, omit_defaults=True):
     """A link of the chain: the blocks from `first_block` up to, not including, `last_block`."""
 
     name: str
     first_block: int
     last_block: int
+    one_token: bool = False
+    """Whether it computes its result for one token alone, since nothing behind it reads another's."""
 
 
 class OutputSummary(_Record, frozen=True):

@@ -32,9 +32,9 @@ AVERAGE = "a:"
 FEATURES = "f:"
 """The moments of what reaches the head's last layer (`edge_client.training.features`): in an update those of a device,
 in the state those of all."""
-SIZES = "n:"
+UNIT_SIZES = "n:"
 """How far a unit's newest holders went (`server.aggregation.units`), which the server alone keeps."""
-SAID = "s:"
+FINGERPRINTS = "s:"
 """A device's fingerprints of all rounds, by its id (`server.aggregation.memory`), which the server alone keeps."""
 CLASS_CORRECTION = "l:"
 """How far a parameter goes with the errors of those who train it (`server.strategy.class_correction`), which the server
@@ -42,6 +42,8 @@ alone keeps."""
 CLIP = "c:norm"
 """How far updates of the next round may go, where it is found as a job goes (`server.privacy.mechanism`); the server
 alone keeps it."""
+OWN = "o:"
+"""What a strategy of another distribution keeps between rounds; the server alone keeps it."""
 REPEATED = (FIRST, SECOND)
 """What devices need of the server's state to take its steps themselves; it sends no other, and they take no other."""
 

@@ -63,20 +63,22 @@ class BundleLoader:
                 raise WrongResults(why)
             folder = self._store.bundle(task.bundle)
             whose, tell = self._publisher, self._tell
-            bundle = fetch(self._server, task.bundle, task.runtime, folder, publisher=whose, tell=tell)
+            bundle = fetch(
+                self._server, task.bundle, task.runtime, folder, publisher=whose, mirrors=task.mirrors, tell=tell
+            )
             self.has_opened = True
-            bench = TrainingSession(bundle, task.runtime, threads=self._threads, device=self._device)
-            self._open = wanted, bench
-            self._try(bench, task.bundle, memory)
+            session = TrainingSession(bundle, task.runtime, threads=self._threads, device=self._device)
+            self._open = wanted, session
+            self._try(session, task.bundle, memory)
         return self._open[1]
 
-    def _try(self, bench: TrainingSession, name: str, memory: int | None) -> None:
+    def _try(self, session: TrainingSession, name: str, memory: int | None) -> None:
         """A runtime that gives wrong results is offered no more; what took it on is given back."""
         try:
-            try_once(bench.bundle.folder, bench.manifest, bench.runtime_name, bench.runtime, memory)
+            try_once(session.bundle.folder, session.manifest, session.runtime_name, session.runtime, memory)
         except WrongResults as error:
-            refuse(self._store.folder, name, bench.runtime_name, str(error))
-            self._take_out(bench.runtime_name)
+            refuse(self._store.folder, name, session.runtime_name, str(error))
+            self._take_out(session.runtime_name)
             raise
 
     def _take_out(self, runtime: str) -> None:

@@ -46,7 +46,7 @@ def command(
 
 
 def _lines(watched: bool) -> Iterator[str]:
-    """What people say, without empty lines."""
+    """Read the lines that people type, without empty ones."""
     while True:
         try:
             line = input("> ") if watched else next(sys.stdin)

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from edge_client import __version__, plugins
+from edge_client.commands.console import mute
 from edge_client.commands.interrupts import end_as_interrupted
 from edge_client.commands.membership.successor import allow_successors, without_httpx_command
 from edge_client.commands.options.panels import PanelCommand
@@ -48,6 +49,7 @@ SUBCOMMANDS = {
     "install-service": Subcommand("Let systemd run `spry join` or `spry serve`."),
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
     "keys": Subcommand("Make keys, and sign bundles for devices that trust them."),
+    "bundle": Subcommand("Put bundles where devices can fetch them from."),
     "inspect": Subcommand("Show a bundle's programs, sizes, memory and verification."),
     "bench": Subcommand("Measure steps, and the noise of gradients."),
     "serve": Subcommand("Run the server.", "server"),
@@ -60,6 +62,7 @@ SUBCOMMANDS = {
     "simulate": Subcommand("Train a fleet of virtual clients on this machine.", "simulate"),
     "backup": Subcommand("Copy a server's data to a file while it runs.", "server"),
     "restore": Subcommand("Make a server's data folder of a backup.", "server"),
+    "flower": Subcommand("Write an app that trains a bundle over Flower."),
     "report": Subcommand("Compare simulated runs: tables and learning curves.", "simulate"),
 }
 
@@ -141,8 +144,11 @@ def spry(
     version: Annotated[  # noqa: ARG001 -- its callback does the work
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress: results and errors alone.")] = False,
 ) -> None:
     """Federated fine-tuning of language models on small devices, in their inference runtimes."""
+    if quiet:
+        mute()
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 
@@ -162,6 +168,9 @@ def run(args: Sequence[str]) -> int:
         return outcome(lambda: _called(args))
     except UsageError as error:
         context: typer.Context | None = error.ctx
+        if context and type(error).__name__ == "NoArgsIsHelpError":  # a group alone, as `spry job`
+            typer.echo(context.get_help())
+            return 0
         where = context.command_path if context else "spry"
         return complain(f"{error.format_message().rstrip('.')} (see `{where} --help`)")
     except typer.Abort:

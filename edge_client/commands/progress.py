@@ -11,7 +11,6 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,6 +23,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 from rich.text import Text
+
+from edge_client.commands.console import progress_console
 
 EVERY = 10.0
 """Seconds between two lines where no terminal is."""
@@ -56,7 +57,7 @@ class Terminal:
     """Progress on standard error: a bar per stage where somebody watches, lines otherwise."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, soft_wrap=True, highlight=False)
+        self._console = progress_console()
         self._bars = Bars(
             SpinnerColumn(finished_text="[green]✓[/green]"),
             TextColumn("{task.description}"),

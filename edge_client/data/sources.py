@@ -261,7 +261,7 @@ class _Lines(Iterator[str]):
 
 
 def _between(file: BinaryIO) -> str:
-    """What the header has most of; a comma where it has none."""
+    """Choose the separator that the header has most of; a comma where it has none."""
     header = re.sub(rb'"[^"]*"', b"", _line(file))
     file.seek(0)
     return max(_BETWEEN, key=lambda one: header.count(one.encode()))
@@ -294,7 +294,7 @@ def _spans(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, int]]:
 
 
 def _marks(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
-    """What opens, closes or divides, where it stands in no text."""
+    """Find the marks that open, close or divide, where they stand in no text."""
     file.seek(start)
     quoted, escaped, offset = False, -1, start
     while chunk := file.read(_CHUNK):
@@ -312,7 +312,7 @@ def _marks(file: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _value(file: BinaryIO, at: int, stop: int) -> bytes:
-    """What stands there; of a value that is too long a part that shows it."""
+    """Read the value that stands there; of one that is too long a part that shows it."""
     file.seek(at)
     return file.read(min(stop - at, LONGEST_LINE + 1))
 

@@ -131,7 +131,7 @@ class Template:
         return "endgeneration" in self.source
 
     def _marked(self, messages: Sequence[Message]) -> Chat:
-        """Of what is rendered with a mark before and behind each answer."""
+        """Render with a mark before and behind each answer."""
         mark = _mark()
         parts = self._rendered(messages, False, mark).split(mark)
         spans, start = list[Span](), 0
@@ -241,12 +241,12 @@ def _bounded(blocks: Iterator[str]) -> Iterator[str]:
 
 
 def _mark() -> str:
-    """What no row holds, and no filter for white space, quotes or cases changes."""
+    """Make a text that no row holds, and that no filter for white space, quotes or cases changes."""
     return str(secrets.randbits(128) | 1 << 127)
 
 
 def _around(mark: str, text: str) -> tuple[str, str]:
-    """What stands before a mark and behind it; nothing where it is not there exactly once."""
+    """Split a text at a mark; nothing where it is not there exactly once."""
     before, found, behind = text.partition(mark)
     return (before, behind) if found and mark not in behind else ("", "")
 

@@ -197,7 +197,7 @@ def _pieces(
     asks: bool = False,
     around: tuple[str, str] = ("", ""),
 ) -> tuple[str, str] | None:
-    """What stands before the last message, and behind it; None where messages are refused, or not written just once.
+    """Split at the last message; None where messages are refused, or not written just once.
 
     Where it `goes_on` the user speaks behind it: a template may write what a model is told first with that alone.
     """
@@ -213,7 +213,7 @@ def _pieces(
 
 
 def _answers(template: Template, path: Sequence[str], *, goes_on: bool) -> tuple[str, str] | None:
-    """What is learnt before an answer's own words, and behind them."""
+    """Find the words that are learnt before an answer's own, and behind them."""
     said = [*path, USER] if goes_on else path
     try:
         dialogue = template.chat([_message(role, mark) for role, mark in zip(said, _MARKS, strict=False)])

@@ -51,7 +51,7 @@ def scores_of(generator: Generator, examples: Sequence[Example], most: int) -> d
 
 
 def _written(generator: Generator, asked: Sequence[Asked]) -> Iterator[tuple[str, str]]:
-    """What is written, with the answer that is known, without the token that ends it."""
+    """Generate an answer, beside the one that is known, without the token that ends it."""
     for one in asked:
         prompt = generator.encoded(one.prompt, special=not one.is_whole)
         room = generator.decoder.length - len(prompt)

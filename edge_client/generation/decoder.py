@@ -31,7 +31,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Tokens:
-    """What a kind of program is told of new tokens, in arrays that stay where they are."""
+    """The inputs that tell a kind of program of new tokens, in arrays that stay where they are."""
 
     ids: Array
     positions: Array

@@ -110,7 +110,7 @@ class Generator:
         return room if wanted is None else wanted
 
     def _unread(self, prompt: Sequence[int]) -> list[int]:
-        """What of a prompt the decoder has not read; the last token always, as what follows it is asked."""
+        """List the prompt's tokens that the decoder has not read; the last always, as what follows it is asked."""
         same = 0
         while same < min(len(self._read), len(prompt) - 1) and self._read[same] == prompt[same]:
             same += 1

@@ -89,7 +89,7 @@ def _run(runtime: Runtime, program: ProgramSpec) -> list[Array]:
 
 
 def _compared(program: ProgramSpec, name: str, value: Array) -> Array:
-    """Of a language model's tokens their losses: which follower is likeliest turns on the last digits."""
+    """Compare losses of a language model's tokens: which follower is likeliest turns on the last digits."""
     of_tokens = any(spec.name == "labels" and spec.shape == (program.batch, program.length) for spec in program.inputs)
     return value[..., 1] if of_tokens and name == "logits" else value
 

@@ -159,7 +159,7 @@ class Member:
 
     @property
     def _points(self) -> list[int]:
-        """Of the team-mates and this device, as shares have them."""
+        """Number the team-mates and this device, as shares have them."""
         return sorted([self.about.place + 1, *(mate.place + 1 for mate in self._mates)])
 
     @property
@@ -169,7 +169,7 @@ class Member:
 
     @cached_property
     def _shares(self) -> dict[int, tuple[bytes, bytes]]:
-        """Of its mask key and of its seed, by points."""
+        """Split the mask key and the seed into shares, by points."""
         points = self._points
         pads = {mate.place + 1: self._lock_with(mate).pads(own=True) for mate in self._mates[: self._needed - 1]}
         of_mask = split(self._mask, points, {point: both[0] for point, both in pads.items()})
@@ -226,7 +226,7 @@ class Member:
         self._check_enough(there, roster, "shared")
 
     def _heard(self, told: bytes) -> Survivors:
-        """Who is in the sum, checked; a witness that heard what team-mates say is told the same without it."""
+        """Check who is in the sum; a witness that heard what team-mates say is told the same without it."""
         survivors = Survivors.decoded(told)
         inside, there = places_in(survivors.places), places_in(self._sharers)
         if self.about.place not in inside or inside - there:
@@ -245,7 +245,7 @@ class Member:
                 raise _lying(f"place {peer.place} was told of other keys or shares")
 
     def _check_enough(self, places: frozenset[int] | set[int], roster: Roster, what: str) -> None:
-        """Of the team, with this device: they hold the same units, and all of them the head."""
+        """Refuse a team that is too small; its members hold the same units, and all of them the head."""
         team = 1 + sum(peer.is_mate and peer.place in places for peer in roster.peers)
         if team < roster.least:
             raise _lying(f"{team} of this device's team {what}; a sum is of {roster.least} at least")

@@ -48,7 +48,7 @@ def joined(shares: Mapping[int, bytes]) -> bytes:
 
 
 def _value(known: Mapping[int, bytes], point: int) -> bytes:
-    """What the polynomial of least degree through what is known has at a point (Lagrange)."""
+    """Evaluate the polynomial of least degree through what is known at a point (Lagrange)."""
     total = 0
     for one, value in known.items():
         above = below = 1

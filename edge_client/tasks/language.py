@@ -92,5 +92,5 @@ class Language(TaskType):
 
 
 def _following(part: Labelled) -> NDArray[np.int64]:
-    """What follows each token but the last."""
+    """Shift tokens by one: each one's label is the token that follows it."""
     return part.labels[: len(part.examples), 1:]

@@ -80,7 +80,7 @@ def _next(
 
 
 def _rates(training: Training, manifest: Manifest) -> dict[str, float]:
-    """Of each parameter: the units' rate, the head's, and the smaller one before the layer that gives the logits.
+    """Choose each parameter's rate: the units', the head's, and the smaller one before the layer that gives the logits.
 
     The head's rate is found from what reaches that last layer. A layer before it, such as DistilBERT's, feeds a layer
     that learns fast, so that at the same rate its steps soon are too long, and the loss runs away.

@@ -162,7 +162,7 @@ def _shares(logits: Numbers) -> Numbers:
 
 
 def _losses(logits: Numbers, labels: NDArray[np.int64]) -> Numbers:
-    """Of each row by each fit."""
+    """Compute the loss of each row by each fit."""
     most = logits.max(-1)
     totals = most + np.log(np.exp(logits - most[..., None]).sum(-1))
     return np.asarray(totals - logits[np.arange(len(labels)), :, labels], np.float64)

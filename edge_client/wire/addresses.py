@@ -21,6 +21,20 @@ def checked_address(url: str) -> str:
     return str(parsed).rstrip("/")
 
 
+def checked_mirror(url: str) -> str:
+    """Take the address of a mirror: bundles stand below it, so it has no query, and nobody logs in there."""
+    checked = checked_address(url)
+    parsed = httpx.URL(checked)
+    if parsed.query or parsed.fragment or parsed.userinfo:
+        raise SpryError(f"{url!r} is no address of a mirror; give one such as https://cdn.example.org/bundles")
+    return checked
+
+
+def mirrors_in(text: str) -> list[str]:
+    """Take the addresses of mirrors that stand in a list with commas."""
+    return [checked_mirror(one.strip()) for one in text.split(",") if one.strip()]
+
+
 def travels_open(url: str) -> bool:
     """Whether others on the network can read what is sent."""
     parsed = httpx.URL(url)

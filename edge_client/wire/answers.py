@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -20,6 +20,8 @@ from .bounds import bounded
 from .protocol import PROBLEM, VERSION_HEADER, Problem
 
 T = TypeVar("T")
+Read = Callable[[httpx.Response], Iterator[bytes]]
+"""How an answer is read as it comes."""
 _DIGITS = 15
 """The largest version number."""
 _LONGEST = 1000
@@ -42,11 +44,11 @@ class Answer:
     body: bytes
 
 
-def body_of(response: httpx.Response, limit: int) -> bytes:
+def body_of(response: httpx.Response, limit: int, read: Read | None = None) -> bytes:
     """All of a streamed answer, unless it is larger than any that is meant."""
     parts: list[bytes] = []
     size = 0
-    for part in pieces(response):
+    for part in (read or pieces)(response):
         size += len(part)
         if size > limit:
             raise BadAnswer(f"{response.url} answers with more than {limit:,} bytes; it is no server of this version")

@@ -63,6 +63,8 @@ Moment = Annotated[float, Ge(0), Le(1e12)]
 """Seconds since 1970, by the server's clock."""
 Wait = Annotated[float, Ge(0), Le(1e6)]
 Rate = Annotated[float, Gt(0), Lt(1e3)]
+MOST_MIRRORS, LONGEST_MIRROR = 20, 200
+"""Static places of a bundle that a task names at most, and the characters of an address."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,10 @@ class Task:
     and its report tells no loss and no number of examples."""
     sum: Sum | None = None
     """How the update is added to others' in secret; None where it is sent as it is."""
+    mirrors: Annotated[list[Annotated[str, Len(1, LONGEST_MIRROR)]], Len(0, MOST_MIRRORS)] = field(
+        default_factory=list[str]
+    )
+    """Static places that have the bundle too (`edge_client.store.mirrors`)."""
     published: Moment = 0.0
     """When the version to start from was published, which tells it from one of the same number that a server restored
     from a backup has lost. 0: not told, as of version 0, in mode iteration and by servers of an earlier version."""

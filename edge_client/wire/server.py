@@ -49,6 +49,8 @@ T = TypeVar("T")
 SECONDS = 30.0
 """For connecting and between two pieces of an answer."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 300.0
+LONGEST_ASKED = 3600.0
+"""Seconds of Retry-After that are waited: a server with many devices spreads them."""
 SMALL, _JOBS = 1 << 20, 4 << 20
 """Bytes that an answer may have: a message; a list of jobs, each with its labels."""
 _REPEATED = {408, 425, 429}
@@ -82,6 +84,7 @@ class Server:
         tell: Tell = silent,
     ) -> None:
         self.url = checked_address(url)
+        self.ca = ca
         self.identity = identity
         self.signing: Signing | None = None
         """How requests are signed, where the identity has no secret."""
@@ -273,5 +276,5 @@ def _delay(attempt: int, asked: float | None) -> float:
     """Full jitter: many devices that lost the same server must not come back at once."""
     grown = min(FIRST_PAUSE * 2 ** min(attempt, 20), LONGEST_PAUSE)
     if asked is not None:
-        return min(asked, LONGEST_PAUSE) * random.uniform(1.0, 1.25)  # noqa: S311 -- spreads requests, no secret
+        return min(asked, LONGEST_ASKED) * random.uniform(1.0, 1.25)  # noqa: S311 -- spreads requests, no secret
     return random.uniform(grown / 4, grown)  # noqa: S311

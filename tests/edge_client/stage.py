@@ -83,5 +83,5 @@ class Stage(http.server.ThreadingHTTPServer):
         self.script.append((status, headers, value if isinstance(value, bytes) else json.dumps(value).encode()))
 
     def device(self, **options) -> Server:
-        options = {"pause": self.pauses.append, "tell": self.told.append, "patience": 3000} | options
+        options = {"pause": self.pauses.append, "tell": self.told.append, "patience": 10_000} | options
         return Server(options.pop("url", self.address), **options)

@@ -63,7 +63,7 @@ class DoctorCheck(Protocol):
     """A function that looks at something and never raises: what it cannot find out is a finding too."""
 
     def __call__(self, asked: Scope, /) -> Iterable[Finding]:
-        """What it found; nothing where it was not asked."""
+        """Run the check; gives nothing where it was not asked."""
         ...
 
 

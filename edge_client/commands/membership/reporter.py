@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from edge_client.commands.console import is_muted, progress_console
 from edge_client.events import Event, Tell
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Reporter:
         self._show: Callable[[Event], None] = self._log
         if as_json:
             self._show = self._json
+        elif is_muted():
+            self._show = lambda _: None
         elif sys.stderr.isatty():
             self._show = self._terminal
 
@@ -75,12 +78,11 @@ class Reporter:
         bar.update(bar.task_ids[0], description=event.message, completed=done, total=total, visible=done < total)
 
     def _started(self) -> Progress:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         # It draws when told to: a thread of its own would wake an idle device ten times a second.
         columns = BarColumn(), TextColumn("{task.description}", markup=False)
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
+        self._bar = Progress(*columns, console=progress_console(), transient=True, auto_refresh=False)
         self._bar.add_task("", visible=False)
         self._bar.start()
         return self._bar

@@ -94,7 +94,7 @@ class Service:
             yield f"LimitNOFILE={self.files}"
 
     def _by_root(self) -> Iterable[str]:
-        """What a user's own manager may not do."""
+        """List the lines that a user's own manager may not have."""
         yield from _CONFINED_BY_ROOT
         if self.state is not None:
             yield from (f"StateDirectory={self.state}", "StateDirectoryMode=0700")

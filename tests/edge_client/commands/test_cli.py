@@ -18,6 +18,7 @@ from edge_client.distribution import NAME, install_command
 PLUGIN = '''
 import time
 import typer
+from edge_client.commands.progress import Terminal
 from edge_client.errors import BundleError
 
 group = typer.Typer()
@@ -51,10 +52,14 @@ def full():
 def lazy():
     import no_such_library.part
 
+def work():
+    with Terminal().shown() as progress, progress.stage("knead"):
+        print("bread")
+
 def leave():
     raise typer.Exit(7)
 '''
-COMMANDS = ("group", "ok", "refuse", "broken", "sleep", "full", "lazy", "leave")
+COMMANDS = ("group", "ok", "refuse", "broken", "sleep", "full", "lazy", "work", "leave")
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +127,20 @@ def test_functions_and_groups_run_as_subcommands(spry):
     assert spry("ok").stdout == "fine\n"
     assert spry("group", "echo", "a", "--times", "2").stdout == "a a\n"
     assert "spry group echo" in spry("group", "echo", "--help").stdout
+
+
+def test_a_group_alone_shows_its_help(capsys):
+    assert cli.run(["keys"]) == 0
+    told = capsys.readouterr()
+    assert "Make a key:" in told.out
+    assert not told.err
+
+
+def test_quiet_shows_results_without_progress(spry):
+    assert "knead: done" in spry("work").stderr
+    for args in (("work", "--quiet"), ("--quiet", "work")):
+        done = spry(*args)
+        assert (done.stdout, done.stderr) == ("bread\n", "")
 
 
 def test_an_error_the_user_can_act_on_is_one_line(spry):
