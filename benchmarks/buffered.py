@@ -39,7 +39,7 @@ from server.simulation.run.state import RunState
 from server.storage.jobs import find_job
 from server.storage.schema.tables import rounds
 from server.storage.store import Store
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 SYNCHRONOUS, BUFFERED = "synchronous", "buffered"
 LAST = 3
@@ -76,7 +76,7 @@ def simulated(options: argparse.Namespace, schedule: str, folder: Path) -> Curve
     )  # fmt: skip
     worker = Worker(plan)
     fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), Alone(worker))
-    state, curve = RunState(Model(0, worker.learner.initial, {})), Curve()
+    state, curve = RunState(ServerState(0, worker.learner.initial)), Curve()
     while state.round < plan.settings.rounds:
         state, line = fleet.play(state)
         curve.append((line["clock"], line["accuracy"]))

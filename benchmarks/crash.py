@@ -49,7 +49,7 @@ from server.storage.store import Store
 from server.strategy.outliers import norms
 from server.strategy.registry import strategy_of
 from server.strategy.staleness import late_one
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from server.strategy.strategy import RoundContext
 from server.strategy.updates import Contribution
 
@@ -165,7 +165,7 @@ def checked(store: Store, job: Job, folder: Path) -> dict[str, int]:
     }
 
 
-def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
+def repeated(store: Store, job: Job, parts: list[Path]) -> ServerState:
     """The same tasks, one after the other and without a kill."""
     bundle = store.bundles.open(job.bundle)
     manifest = bundle.manifest
@@ -174,7 +174,7 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> Model:
         names = {row.id: row.name for row in connection.execute(select(devices.c.id, devices.c.name))}
     data = {f"client-{n}": examples_for(open_data(p), bench.kind.check(manifest.model.labels)).split(0.1)[0]
             for n, p in enumerate(parts)}  # fmt: skip
-    model = Model(0, store.models.initial(job), {})
+    model = ServerState(0, store.models.initial(job))
     versions = {0: model}
     for number in range(1, job.round + 1):
         of_round = tasks.c.job == job.id, tasks.c.round == number, tasks.c.state == "accepted"

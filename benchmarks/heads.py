@@ -35,7 +35,7 @@ from server.simulation.run.fleet import task_of
 from server.strategy.features import is_asked
 from server.strategy.outliers import norms, usual
 from server.strategy.registry import strategy_of
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from server.strategy.strategy import RoundContext
 from server.strategy.updates import Contribution
 
@@ -156,7 +156,7 @@ def played(known: Encoded, options: argparse.Namespace, kind: str, rule: str) ->
     assert spec is not None
     devices = devices_of(known, options, kind)
     settings = known.settings.model_copy(update={"aggregation": rule, "per_round": len(devices)})
-    model, named = Model(0, known.start, {}), list[str]()
+    model, named = ServerState(0, known.start), list[str]()
     for number in range(options.rounds):
         updates: list[Contribution] = []
         for place, device in enumerate(devices):

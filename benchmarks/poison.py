@@ -43,7 +43,7 @@ from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
 from server.strategy.features import MOST_TIMES_USUAL, RIDGE, covariance_of, spread_of, variances_of
 from server.strategy.moments import MOST_TIMES, usual_change
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 FACTOR = -5.0
 LEANING = 20.0
@@ -189,7 +189,7 @@ def simulated(options: argparse.Namespace, kind: str, rule: str, folder: Path) -
     last = range(options.clients - options.liars, options.clients)
     crew = Liars(worker, frozenset(last if kind in LYING else ()), kind, options.rounds)
     fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew)
-    state, line = RunState(Model(0, worker.learner.initial, {})), dict[str, Any]()
+    state, line = RunState(ServerState(0, worker.learner.initial)), dict[str, Any]()
     outliers = 0
     while state.round < options.rounds:
         state, line = fleet.play(state)

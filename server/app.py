@@ -25,7 +25,9 @@ from server.web import guide, problems, reference
 from server.web.admission import Door
 from server.web.checkins import AtOnce
 from server.web.connections import InTurn, guard
+from server.web.load import Load
 from server.web.pages import Pages
+from server.web.readiness import Readiness
 from server.web.routes import access, bundles, dashboard, devices, events, jobs, operations, tasks
 from server.web.services import Services
 from server.web.signals import hear_signals
@@ -58,11 +60,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         hear_signals(stopping)
         guard(store.settings.patience_seconds, store.settings.trusted_proxies)
         offers = Offers(store)
-        app.state.services = Services(store, offers, Summands(store), stopping)
+        store.roster.load()
+        load = Load(store.presence)
+        app.state.services = Services(store, offers, Summands(store), load, stopping, Readiness(store, stopping))
         ticker = Ticker(store, offers, stopping)
         ticker.start()
         _say_what_next(store)
         yield
+        load.close()
         ticker.stop()
         store.close()
 

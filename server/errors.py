@@ -5,6 +5,7 @@ SpryError
 ├── SettingsError       settings of a job that are none
 ├── ProjectError        a project's folder that cannot be used as it is
 ├── SimulationError     a simulation that cannot run as it was asked for
+├── FlowerError         what a Flower app is given, or a node sends, and cannot be used
 ├── NotWhole            a model that is not known to come out right as one GGUF file
 └── Refusal             an answer to a request: a problem document with this status, code and advice
     └── Overtaken       one for what came when others had been enough
@@ -49,6 +50,10 @@ class ProjectError(SpryError):
 
 class SimulationError(SpryError):
     """A simulation cannot run as it was asked for."""
+
+
+class FlowerError(SpryError):
+    """A Flower app cannot use what it is given, or what a node sends."""
 
 
 class NotWhole(SpryError):

@@ -7,8 +7,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from rich.status import Status
+
+from edge_client.commands.console import progress_console
 
 _WIDTH = 20
 
@@ -17,7 +18,7 @@ class Screen:
     """A line for each thing done, and on a terminal a moving one for the thing at hand."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = progress_console()
         self._status: Status | None = None
 
     @contextmanager

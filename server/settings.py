@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ from pydantic_settings import (
 
 from server.addresses import networks
 from server.errors import ServerConfigError
+from server.mirrors import Addresses
 
 CONFIG_VARIABLE = "SPRY_CONFIG"
 SECRETS_VARIABLE = "SPRY_SECRETS_DIR"
@@ -39,12 +41,21 @@ class Settings(BaseSettings):
         default=Path("spry-data"), description="Where bundles, weights, updates and the database are kept."
     )
     database_url: str = Field(default="", description="postgresql://…; SQLite in the data folder when left out.")
+    blob_store: str = Field(
+        default="",
+        description="Where servers that have no folder in common keep bundles, weights and updates: postgresql, or "
+        "s3://BUCKET/FOLDER; the data folder when left out.",
+    )
     admin_token: SecretStr = Field(
         default=SecretStr(""), description="What administrators send; made and kept in the data folder when left out."
     )
     enrolments_per_minute: Annotated[int, Ge(1)] = Field(default=30, description="Enrolment attempts from one address.")
     retry_seconds: Annotated[float, Gt(0), Le(86_400)] = Field(
-        default=30.0, description="About when a device without a task comes back."
+        default=30.0, description="About when a device without a task comes back; later where the fleet is large."
+    )
+    check_ins_per_second: Annotated[float, Gt(0), Le(100_000)] = Field(
+        default=200.0,
+        description="Check-ins a second of all devices together: a large fleet waits longer.",
     )
     tick_seconds: Annotated[float, Gt(0), Le(60)] = Field(
         default=0.5, description="How often each worker looks for rounds to close."
@@ -74,6 +85,9 @@ class Settings(BaseSettings):
     trusted_proxies: str = Field(
         default="", description="Addresses and networks of proxies whose X-Forwarded-For is believed, with commas."
     )
+    mirrors: Addresses = Field(
+        default="", description="Static places that have the bundles too, with commas: devices ask them first."
+    )
     metrics_token: SecretStr = Field(
         default=SecretStr(""), description="What /metrics asks for; open to everybody when left out."
     )
@@ -100,6 +114,15 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise ValueError(f"must be addresses or networks with commas between them: {error}") from None
         return named
+
+    @field_validator("blob_store")
+    @classmethod
+    def _known_store(cls, name: str) -> str:
+        if name and name != "postgresql" and not re.fullmatch(r"s3://[^/]+(/.*)?", name):
+            raise ValueError(
+                f"must be postgresql or s3://BUCKET/FOLDER, got {name!r}; leave it out for the data folder"
+            )
+        return name.rstrip("/")
 
     @field_validator("database_url")
     @classmethod

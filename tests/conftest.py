@@ -280,7 +280,7 @@ def task() -> Task:
         seed=2**63 + 5,
         units=[2, 3],
         cut=2,
-        bundle="",
+        bundle="b",
         runtime="onnx",
         version=0,
         iteration=0,

@@ -44,6 +44,7 @@ SLOW = (
     "tests/server/formats/test_gguf.py",
     "tests/server/simulation/compare/test_report.py",
     "tests/server/simulation/test_browser.py",
+    "tests/server/storage/files/test_shared.py",
     "tests/server/test_logs.py",
     "tests/test_android",
     "tests/test_boards.py",

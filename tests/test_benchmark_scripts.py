@@ -333,9 +333,33 @@ def test_what_is_measured_beside_llama_cpp_says_how_it_is_called():
         assert "GGUF" in told or "gguf" in told
 
 
+def test_the_comparison_with_flower_says_how_it_is_called():
+    """Flower is in an environment of its own: `make flower` runs it."""
+    assert ran("flower", "--help").startswith("usage:")
+
+
 def test_every_script_is_run_by_a_test():
     texts = "".join(path.read_text() for path in Path(__file__).parent.rglob("*.py"))
     run = set(re.findall(r'\b(?:ran|script)\(\s*"(\w+)"', texts)) | set(re.findall(r'FOLDER / "(\w+)\.py"', texts))
     for names in re.findall(r"script\(name\) for name in \(([^)]*)\)|in \(([^)]*)\):\s+script\(", texts):
         run |= set(re.findall(r'"(\w+)"', "".join(names)))
     assert {path.stem for path in FOLDER.glob("*.py")} - run == set()
+
+
+def test_a_fleet_that_waits_as_long_as_it_is_told(tiny, tmp_path):
+    """How fast answers are on this machine is nobody's business here."""
+    options = "--devices", 40, "--per-round", 3, "--seconds", 12, "--warm-up", 1, "--rush", 20, "--p99", 1e9
+    ran("large_fleet", "--bundle", tiny, *options, "--json", tmp_path / "found.json")
+    (found,) = json.loads((tmp_path / "found.json").read_text())["found"]
+    assert (found["lost"], found["failed_rounds"]) == (0, 0)
+    assert found["answers"].keys() <= {"check-in 200", "check-in 503", "update 200", "update 409"}
+
+
+def test_nothing_is_lost_where_one_of_several_servers_is_killed(tiny):
+    for module in ("pgserver", "moto.server", "obstore"):
+        pytest.importorskip(module, reason=f"{module} is not installed")
+    options = "--devices", 8, "--per-round", 4, "--rounds", 4, "--training", 0.2, 0.8, "--every", 1, "--kills", 1
+    told = ran("replicas", "--bundle", tiny, *options)
+    assert "bit for bit: True" in told
+    (line,) = [line for line in told.splitlines() if "receipts lost" in line]
+    assert line.split()[-2:] == ["0", "0"]

@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge_client.commands.service.command import understood
 from edge_client.distribution import NAME
-from server.settings import Settings
+from server.app import create_app
+from server.settings import Settings, read_settings
 from tests.server.conftest import bundle_name, server, serving  # noqa: F401 -- fixtures
 
 ROOT = Path(__file__).parent.parent
@@ -106,8 +107,19 @@ def test_the_dashboard_can_be_imported():
     assert max(x for x, _ in cells) < 24
 
 
-def test_prometheus_takes_its_configuration():
-    checked_by("promtool", "check", "config", DEPLOY / "prometheus" / "prometheus.yml")
+@pytest.mark.parametrize("name", ["prometheus.yml", "replicas.yml"])
+def test_prometheus_takes_its_configuration(name):
+    checked_by("promtool", "check", "config", DEPLOY / "prometheus" / name)
+
+
+def test_of_several_servers_a_metric_is_kept_once(exposed):
+    """Whatever the database holds is told by every server: sums over all of them would be too much."""
+    one, each = yaml.safe_load((DEPLOY / "prometheus" / "replicas.yml").read_text())["scrape_configs"]
+    assert one["honor_labels"] is True
+    for name in exposed:
+        kept = [re.fullmatch(job["metric_relabel_configs"][0]["regex"], name) is not None for job in (one, each)]
+        assert sum(kept) <= 1
+        assert kept[0] == name.startswith("spry_")
 
 
 def test_alerts_say_what_to_do():
@@ -178,5 +190,95 @@ def test_the_containers_of_compose():
     assert "/deploy/docker/secrets/" in text
 
 
+def test_the_containers_of_several_servers():
+    found = yaml.safe_load((DEPLOY / "docker" / "replicas.yaml").read_text())
+    services = found["services"]
+    names = [name for name in services if name.startswith("server-")]
+    assert len(names) == 3
+    assert [name for name in services if "ports" in services[name]] == ["proxy"]
+    assert all(port.startswith("127.0.0.1:") for port in services["proxy"]["ports"])
+    assert services["database"]["networks"] == services["objects"]["networks"] == ["private"]
+    assert found["networks"]["private"]["internal"] is True
+    proxied = (DEPLOY / "docker" / "Caddyfile").read_text()
+    assert re.search(r"reverse_proxy (.*) {", proxied)[1].split() == [f"{name}:8000" for name in names]
+    assert "health_uri /readyz" in proxied
+    homes = [services[name]["volumes"] for name in names]
+    assert len({str(home) for home in homes}) == 3, "each has a data folder of its own"
+    for name in names:
+        settings = services[name]["environment"]
+        read_settings(**{key.removeprefix("SPRY_").lower(): value for key, value in settings.items() if "SPRY" in key})
+        assert settings["SPRY_BLOB_STORE"].split("/")[2] == Path(services["objects"]["volumes"][0].split(":")[1]).name
+        assert settings["SPRY_TRUSTED_PROXIES"] == found["networks"]["public"]["ipam"]["config"][0]["subnet"]
+        assert {one.removeprefix("spry_") for one in services[name]["secrets"]} <= Settings.model_fields.keys()
+    used = {one for service in services.values() for one in service.get("secrets", ())}
+    assert used == found["secrets"].keys()
+    mounted = {volume.split(":")[0] for service in services.values() for volume in service.get("volumes", ())}
+    assert mounted - {"./Caddyfile"} == found["volumes"].keys()
+
+
 def test_the_dockerfile_has_no_fault_that_hadolint_knows():
     checked_by("hadolint", DEPLOY / "docker" / "Dockerfile")
+
+
+# --- Kubernetes ---
+
+CHART = DEPLOY / "helm" / "spry"
+
+
+def rendered() -> dict[str, dict]:
+    """The chart's objects by kind, of a release `fleet` with its own values; its templates use no more of Helm."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def value(path: str):
+        found = values
+        for name in path.split("."):
+            found = found[name]
+        return found
+
+    def block(match: re.Match) -> str:
+        lines = yaml.safe_dump(value(match[1])).splitlines()
+        return "\n" + "\n".join(" " * int(match[2]) + line for line in lines)
+
+    objects = {}
+    for path in (CHART / "templates").iterdir():
+        text = re.sub(r"\s*{{- toYaml \.Values\.([\w.]+) \| nindent (\d+) }}", block, path.read_text())
+        text = re.sub(r"{{ \.Values\.([\w.]+) }}", lambda match: str(value(match[1])), text)
+        text = text.replace("{{ .Release.Name }}", "fleet")
+        assert "{{" not in text, path
+        objects |= {one["kind"]: one for one in yaml.safe_load_all(text)}
+    return objects
+
+
+def test_the_chart_replaces_ready_servers_by_ready_ones():
+    found = rendered()
+    deployment = found["Deployment"]["spec"]
+    assert deployment["replicas"] == 3
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    labels = deployment["template"]["metadata"]["labels"]
+    for selector in (deployment["selector"]["matchLabels"], found["Service"]["spec"]["selector"],
+                     found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"]):  # fmt: skip
+        assert selector == labels
+    (container,) = deployment["template"]["spec"]["containers"]
+    probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    assert probes == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    annotations = deployment["template"]["metadata"]["annotations"]
+    asked = {*probes.values(), annotations["prometheus.io/path"]}
+    assert asked <= create_app(Settings(background=False)).openapi()["paths"].keys()
+    image = dict(instructions())
+    assert deployment["template"]["spec"]["securityContext"]["runAsUser"] == int(image["USER"])
+    assert str(container["ports"][0]["containerPort"]) == annotations["prometheus.io/port"] == image["EXPOSE"]
+    assert image["VOLUME"] in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+def test_the_chart_holds_no_secret_and_settings_that_the_server_takes():
+    found = rendered()
+    assert "Secret" not in found
+    settings = found["ConfigMap"]["data"]
+    read_settings(**{key.removeprefix("SPRY_").lower(): value for key, value in settings.items() if "SPRY" in key})
+    assert not {"SPRY_ADMIN_TOKEN", "SPRY_DATABASE_URL", "AWS_SECRET_ACCESS_KEY"} & settings.keys()
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    named_ = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
+    assert named_ == ["spry"]
+    assert {"secretRef": {"name": "spry-bucket"}} in pod["containers"][0]["envFrom"]
+    backend = found["Ingress"]["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    assert backend == {"name": found["Service"]["metadata"]["name"], "port": {"name": "http"}}

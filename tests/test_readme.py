@@ -43,8 +43,8 @@ def test_every_option_of_a_command_is_documented(name):
 
 
 FOREIGN = (
-    r"(?:sudo |~/spry/bin/)?(?:pip|make|openssl|journalctl|scp|curl|npm|docker|systemctl|llama-cli|tensorboard"
-    r"|python convert_hf\w+\.py)\b"
+    r"(?:sudo |~/spry/bin/)?(?:pip|make|openssl|journalctl|scp|curl|npm|docker|flwr|flower-super\w+|systemctl"
+    r"|kubectl|helm|llama-cli|tensorboard|python convert_hf\w+\.py)\b"
 )
 """Programs whose options are their own, in a line of a block or between backticks."""
 
@@ -56,10 +56,10 @@ def of_ours(text: str) -> str:
 
 
 def test_every_documented_option_exists():
-    scripts = "".join(path.read_text() for path in (ROOT / "benchmarks").glob("*.py"))
+    scripts = "".join(path.read_text() for folder in ("benchmarks", "docs") for path in (ROOT / folder).rglob("*.py"))
     known = options(build()).union(*(options(loaded(name)) for name in SUBCOMMANDS)) | {"--cov", "--check", "--help"}
     known |= {"--cacert", "--system"}  # of curl and adduser, in the middle of a sentence
-    known |= set(re.findall(r'add_argument\("(--[a-z-]+)"', scripts))
+    known |= set(re.findall(r'add_argument\(\s*"(--[a-z0-9-]+)"', scripts))
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", of_ours(DOCUMENTS)))
     assert named <= known, f"README.md or docs/ name options that no command has: {sorted(named - known)}"
 

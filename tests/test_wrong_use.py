@@ -229,7 +229,7 @@ def test_a_server_on_a_full_disk_leaves_nothing_in_its_own_way(small_disk):
 def test_a_merge_onto_a_full_disk(wrong_alone, bundle, model_folder, small_disk):
     (small_disk / "fill").write_bytes(bytes((1 << 20) - (1 << 15)))
     out = small_disk / "merged"
-    said = wrong_alone("merge", bundle / "adapter", model_folder, "--labels", "no,maybe,yes", "--out", out)
+    said = wrong_alone("merge", bundle / "adapter", model_folder, "--labels", "no,maybe,yes", "--out", out, "--quiet")
     assert said.startswith(f"{out} cannot be written (")
     assert "No space left on device" in said
     assert not out.exists()

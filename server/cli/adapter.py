@@ -106,7 +106,7 @@ def _check(form: str, model: str | None) -> None:
 def save(
     administrator: Administrator, job: str, out: Path, form: str, model: str | None, version: int | None
 ) -> Download:
-    """What nothing has trained yet is taken by its number alone, and told to be so."""
+    """Download an adapter; one that nothing has trained yet is taken by its number alone, and told to be so."""
     taken = take(administrator, job, "peft" if form in WITH_BASE else form, version)
     if not taken.trained and version is None:
         raise AdminError(

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from edge_client.commands.console import progress_console
 from server.cli.connection import Access, Administrator
 from server.text import printable
 
@@ -85,7 +86,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: 
 def transfer(what: str) -> Generator[Callable[[int, int], None]]:
     """A bar for bytes, where somebody watches; it is told how many are done, of how many."""
     columns = TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn()
-    console = Console(stderr=True)
+    console = progress_console()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -69,7 +69,7 @@ def export(
 
 
 class Told(NamedTuple):
-    """What a server tells of a job."""
+    """The rounds and curves of a job, as its server tells them."""
 
     points: list[Point]
     is_all: bool
@@ -112,7 +112,7 @@ def _waits(job: Mapping[str, Any], row: Mapping[str, Any], evaluated: Mapping[in
 
 
 def _late(administrator: Administrator, sink: Sink, job: Mapping[str, Any]) -> int:
-    """Of a job that has ended: what devices tell behind its last step."""
+    """Read what devices of an ended job tell behind its last step."""
     until, sent = time.monotonic() + _LATEST, 0
     while not (known := told(administrator, job)).is_all and time.monotonic() < until:
         sent += send(sink, known.points)

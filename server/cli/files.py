@@ -17,7 +17,7 @@ _ABOUT = "spry.json"
 
 
 class Download(NamedTuple):
-    """What the server sent: files by name, and what they are of."""
+    """A downloaded adapter: its files by name, and of which job and version they are."""
 
     files: Mapping[str, bytes]
     version: int

@@ -30,7 +30,7 @@ def job_line(job: dict[str, Any]) -> str:
 
 
 def to_beat(job: Mapping[str, Any]) -> list[str]:
-    """What else was measured on the held-out examples: a guess, and the task layer by itself."""
+    """Tell what else was measured on the held-out examples: a guess, and the task layer by itself."""
     known = job["metrics"]
     told = {
         "always the most frequent class": known.get("majority"),
@@ -42,7 +42,7 @@ def to_beat(job: Mapping[str, Any]) -> list[str]:
 
 
 def privacy_of(job: Mapping[str, Any]) -> list[str]:
-    """What a private job costs a device, and what its devices keep to themselves."""
+    """Tell what a private job costs a device, and what its devices keep to themselves."""
     if not (told := job["privacy"]):
         return []
     most = f"{told['planned']:.2f} for a device in {told['times']} round{'' if told['times'] == 1 else 's'}, the most"

@@ -26,7 +26,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 def formats_of(store: Store, job: Job) -> list[str]:
     """List the formats in which this server can hand out what a job learns."""
-    return list(_formats(store.bundles.path(job.bundle)))
+    return list(_formats(store.bundles.open(job.bundle).folder))
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -95,7 +95,7 @@ class FleetView(BaseModel):
 
 
 class UnitView(BaseModel):
-    """What is assigned as a whole, and where in the model it is."""
+    """A unit, and the segment of the model that it is in."""
 
     name: str
     segment: str
@@ -120,7 +120,7 @@ class PartView(BaseModel):
 
 
 class AssignmentView(BaseModel):
-    """Who has which units in a round."""
+    """The units of each device in a round."""
 
     round: int
     state: str

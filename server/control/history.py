@@ -39,7 +39,7 @@ class PastPartView(BaseModel):
 
 
 class PastRefusalView(BaseModel):
-    """What was not taken from a device, or what it gave back, and why."""
+    """An update that was refused or a task that was given back, and why."""
 
     time: float
     job: str

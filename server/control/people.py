@@ -19,7 +19,7 @@ ROLES: tuple[Role, ...] = ("viewer", "operator", "administrator")
 
 
 class Known(NamedTuple):
-    """Who asks."""
+    """The person or program that asks, and its role."""
 
     name: str
     role: Role

@@ -8,7 +8,7 @@ from edge_client import keys
 from edge_client.wire.proofs import SKEW, signed_text
 from server.errors import Refusal
 from server.storage.identities import devices
-from server.storage.schema.rows import Device
+from server.storage.schema.rows import Credentials, Device
 from server.storage.store import Store
 
 _DIGITS = 15
@@ -37,7 +37,7 @@ class Signed(NamedTuple):
         text = self.proof.split(".", 2)[1] if self.proof.count(".") == 2 else ""
         return int(text) if text.isdecimal() and len(text) < _DIGITS else None
 
-    def is_by(self, device: Device) -> bool:
+    def is_by(self, device: Device | Credentials) -> bool:
         """Whether a device's key made the signature, whenever that was."""
         signature = keys.decoded(self.proof.rpartition(".")[2], keys.SIGNATURE_BYTES)
         if not device.key or signature is None or self.moment is None:

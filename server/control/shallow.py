@@ -25,7 +25,7 @@ def shallow(store: Store, job: Job) -> list[str]:
     if training.optimizer != "adamw" or training.estimator != "auto" or not units:
         return []
     with store.database.read() as connection:
-        here = devices.heard_since(connection, away_before(store))[:_LOOKED_AT]
+        here = list(devices.heard_since(connection, away_before(store), _LOOKED_AT))
     short = [device.name for device in here if _estimates(store, job, device)]
     if not short:
         return []

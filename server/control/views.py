@@ -42,7 +42,7 @@ class NewestRoundView(BaseModel):
 
 
 class PrivacyView(BaseModel):
-    """What a private job has cost its devices, and what it may."""
+    """The privacy budget of a job: what it has cost its devices, and what it may."""
 
     epsilon: float
     """Of the device that took part most often."""
@@ -117,7 +117,7 @@ class MetricView(BaseModel):
 
 
 class TrafficView(BaseModel):
-    """What a device sent and fetched in a round; round 0 is the bundle."""
+    """The bytes that a device sent and fetched in a round; round 0 is the bundle."""
 
     round: int
     device: str
@@ -126,7 +126,7 @@ class TrafficView(BaseModel):
 
 
 class RoundTrafficView(BaseModel):
-    """What all devices sent and fetched in a round."""
+    """The bytes that all devices sent and fetched in a round."""
 
     round: int
     up: int
@@ -148,7 +148,7 @@ class RefusalView(BaseModel):
 
 
 class AuditView(BaseModel):
-    """Who did what."""
+    """An act of a person: who did what, and when."""
 
     time: float
     actor: str

@@ -121,7 +121,7 @@ HOUSEHOLDS = (
 
 
 def household(number: int) -> Household:
-    """Of any number of devices: past the eighth, other families with the same habits."""
+    """Choose a device's household; past the eighth, other families with the same habits."""
     family, place = divmod(number, len(HOUSEHOLDS))
     known = HOUSEHOLDS[place]
     return known if family == 0 else Household(f"{known.name}-{family + 1}", known.favourites)

@@ -68,7 +68,7 @@ def require_factors(manifest: Manifest) -> None:
 
 
 def _why(name: str) -> str:
-    """What an adapter does that has such a parameter."""
+    """Describe what an adapter does that has such a parameter."""
     if ".ia3_" in name:
         return "scales what goes into layers or comes out of them"
     return "moves the model's biases" if name.endswith(".bias") else "moves weights in a way of its own"

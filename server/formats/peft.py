@@ -12,7 +12,7 @@ from server.formats.learned import Learned
 
 
 def peft_files(learned: Learned) -> Mapping[str, bytes]:
-    """What PEFT wants beside the weights comes from the bundle."""
+    """Write a PEFT folder; what PEFT wants beside the weights comes from the bundle."""
     config = json.dumps(learned.adapter.config, indent=2, sort_keys=True)
     return {
         PurePosixPath(learned.adapter.file).name: save(dict(sorted(learned.tensors.items())), {"format": "pt"}),

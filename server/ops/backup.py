@@ -54,6 +54,11 @@ def back_up(settings: Settings, out: Path, advance: Advance, *, dump: str = PG_D
     folder = settings.data_dir.absolute()
     if not settings.database_url and not database_file(folder).is_file():
         raise BackupError(f"{folder} holds no server's data; name the data folder with --data")
+    if settings.blob_store:
+        raise BackupError(
+            f"this server's files are in {settings.blob_store} (SPRY_BLOB_STORE), of which no data folder has all: "
+            "pg_dump copies the database, with the files that are in it, and a bucket keeps versions of its own"
+        )
     if out.exists():
         raise BackupError(f"{out} exists; choose another --out")
     if not out.absolute().parent.is_dir():

@@ -103,7 +103,7 @@ def _kept(folder: Path, settings: Settings) -> Iterator[Finding]:
     try:
         with database.read() as connection:
             yield _database(database, connection)
-            yield from _files(connection, folder)
+            yield from _shared(settings, database, connection) if settings.blob_store else _files(connection, folder)
     except DatabaseError as error:
         yield Finding("database", "problem", " ".join(str(error.orig).split()), "restore a backup (spry restore)")
     finally:
@@ -136,6 +136,30 @@ def _files(connection: Connection, folder: Path) -> Iterator[Finding]:
             yield Finding(name, "ok", f"{len(kept)} files, all there")
 
 
+def _shared(settings: Settings, database: Database, connection: Connection) -> Iterator[Finding]:
+    """The same in the home that servers share, by what is there."""
+    from edge_client.bundle.manifest import FILE_NAME
+    from server.ops.contents import BLOBS, BUNDLES
+    from server.storage.files import references
+    from server.storage.files.shared import open_store
+
+    try:
+        home = open_store(settings.blob_store, database)
+        assert home is not None  # it was asked whether there is one
+        there = {name: home.below(name).keys() for name in (BUNDLES, BLOBS)}
+    except SpryError as error:
+        yield Finding("shared files", "problem", str(error), "correct SPRY_BLOB_STORE and its AWS_* variables")
+        return
+    blobs = {f"{BLOBS}/{sha[:2]}/{sha}" for sha in references.needed_blobs(connection)}
+    manifests = {f"{BUNDLES}/{name}/{FILE_NAME}" for name in references.bundle_names(connection)}
+    for name, named in ((BUNDLES, manifests), (BLOBS, blobs)):
+        if missing := sorted(named - there[name]):
+            problem = f"{len(missing)} of {len(named)} are missing in {home.name}, such as {missing[0]}"
+            yield Finding(name, "problem", problem, "put them back from a version or a copy of the bucket")
+        else:
+            yield Finding(name, "ok", f"{len(named)} in {home.name}, all there")
+
+
 # --- the certificate -------------------------------------------------------------------------------------------------
 
 
@@ -153,7 +177,7 @@ def _certificate(certificate: Path, key: Path | None) -> Finding:
 
 
 def _shown(certificate: Path, key: Path) -> Mapping[str, Any]:
-    """What a client sees: a handshake in memory, with the certificate itself as all that is trusted."""
+    """Play a client's handshake in memory, with the certificate itself as all that is trusted."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate, key)
     trusting = ssl.create_default_context(cafile=str(certificate))

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_client.arrays import Array, Weights
-from edge_client.bundle.names import CLIP
 from edge_client.wire.clipping import changes_of, length_of, shortened
 from server.privacy.noise import Noise
 
@@ -63,20 +62,20 @@ class Mechanism:
     quantile: float | None = None
     """The share of updates that the clip leaves as they are; None: the clip stays."""
 
-    def clip_at(self, state: Mapping[str, Array]) -> float:
-        """The clip of the round that starts from this state."""
-        return float(state[CLIP][0]) if CLIP in state else self.clip
+    def clip_at(self, followed: float | None) -> float:
+        """Give a round's clip: that which followed the updates so far, or the first."""
+        return self.clip if followed is None else followed
 
     def mean(
         self,
         start: Weights,
-        state: Weights,
+        followed: float | None,
         updates: Iterable[Mapping[str, Array]],
         wanted: Mapping[str, int],
         noise: Noise,
-    ) -> tuple[Weights, Weights]:
-        """The private mean change of the parameters that so many clients are wanted for, and what the state keeps."""
-        clip = self.clip_at(state)
+    ) -> tuple[Weights, float | None]:
+        """The private mean change of the parameters that so many clients are wanted for, and the next round's clip."""
+        clip = self.clip_at(followed)
         shares = shares_of(self.noise, self.per_round, counts=self.quantile is not None)
         sums = {name: np.zeros(start[name].shape) for name in wanted}
         short = 0.0
@@ -86,15 +85,15 @@ class Mechanism:
             for name, change in shortened(changes, clip).items():
                 sums[name] += change
         change = {name: self._noisy(sums[name], shares.of_sum * clip, wanted[name], noise) for name in sorted(wanted)}
-        return change, self._followed(state, clip, short, shares, noise)
+        return change, self._followed(clip, short, shares, noise)
 
     def _noisy(self, total: NDArray[np.float64], deviation: float, wanted: int, noise: Noise) -> Array:
         drawn = noise.normal(total.size).reshape(total.shape)
         return ((total + deviation * drawn) / wanted).astype(np.float32)
 
-    def _followed(self, state: Weights, clip: float, short: float, shares: Shares, noise: Noise) -> Weights:
-        """With the clip of the next round; `short` is half of how many more updates were shorter than were not."""
+    def _followed(self, clip: float, short: float, shares: Shares, noise: Noise) -> float | None:
+        """Find the next round's clip, where it follows updates; `short`: half of how many more were shorter."""
         if self.quantile is None:
-            return state
+            return None
         counted = (short + shares.of_count * float(noise.normal(1)[0])) / self.per_round + 0.5
-        return state | {CLIP: np.array([clip * math.exp(-RATE * (counted - self.quantile))], np.float32)}
+        return float(np.float32(clip * math.exp(-RATE * (counted - self.quantile))))

@@ -24,7 +24,7 @@ class DataPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is exported."""
+    """The section of a project's model: what is exported."""
 
     source: str
     task: str = DEFAULT_TASK

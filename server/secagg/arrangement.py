@@ -109,7 +109,7 @@ def teams(entrants: Iterable[Entrant]) -> dict[tuple[int, ...], list[int]]:
 
 
 def _ring(order: Sequence[int], half: int) -> dict[int, list[int]]:
-    """Of each, those up to `half` places before and after it, sorted."""
+    """List each member's neighbours, up to `half` places before and after it, sorted."""
     size = len(order)
     steps = [step for step in range(-half, half + 1) if step]
     return {place: sorted({order[(at + step) % size] for step in steps} - {place}) for at, place in enumerate(order)}

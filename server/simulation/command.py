@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -10,14 +11,16 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import fmean
+from threading import Timer
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from edge_client.commands.console import progress_console
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
+from edge_client.commands.progress import EVERY
 from edge_client.data.columns import Columns
 from edge_client.format import size
 from edge_client.memory import return_freed_blocks
@@ -34,7 +37,7 @@ from server.simulation.quiet import quiet_libraries
 
 @dataclass(frozen=True)
 class MethodOptions(OptionGroup):
-    """What is compared."""
+    """Options for the method of a run."""
 
     title = "Method"
 
@@ -56,7 +59,7 @@ class MethodOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class MeasureOptions(OptionGroup):
-    """What is measured beside the loss."""
+    """Options for what is measured beside the loss."""
 
     title = "Measuring"
 
@@ -69,7 +72,7 @@ class MeasureOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class WorkerOptions(OptionGroup):
-    """What a run is computed by; its numbers are the same."""
+    """Options for the processes that compute a run; its numbers are the same."""
 
     title = ComputeOptions.title
 
@@ -130,8 +133,8 @@ def simulate(
 
 @contextmanager
 def _shown(rounds: int) -> Generator[Any, None, None]:
-    """A bar with the time left where somebody watches, a line for each evaluation otherwise."""
-    console = Console(stderr=True)
+    """A bar with the time left where somebody watches; otherwise a line for each evaluation, and after some seconds."""
+    console, told = progress_console(), time.monotonic()
     bar = Progress(
         TextColumn("round"),
         BarColumn(bar_width=24),
@@ -140,7 +143,7 @@ def _shown(rounds: int) -> Generator[Any, None, None]:
         TextColumn("left {task.fields[left]} [dim]{task.fields[detail]}"),
         console=console,
     )
-    job = bar.add_task("", total=rounds, left="-:--:--", detail="")
+    job = bar.add_task("", total=rounds, left="-:--:--", detail="loading the model and the data")
     detail: dict[str, str] = {}
     seconds: deque[float] = deque(maxlen=50)  # rounds' own: those of an earlier run count, its pauses do not
 
@@ -150,16 +153,25 @@ def _shown(rounds: int) -> Generator[Any, None, None]:
         seconds.append(line["seconds"])
         left = timedelta(seconds=round(fmean(seconds) * (rounds - line["round"])))
         bar.update(job, completed=line["round"], left=left, detail=text)
-        if not console.is_terminal and any(name in line for name in MAIN_SCORES):
-            console.print(f"round {line['round']}: {text}", highlight=False)
+        nonlocal told
+        loading.cancel()
+        long_ago = time.monotonic() - told > EVERY
+        if not console.is_terminal and (long_ago or any(name in line for name in MAIN_SCORES)):
+            told = time.monotonic()
+            console.print(f"round {line['round']}: {text}")
 
+    loading = Timer(EVERY, console.print, [f"loading the model and the data: {EVERY:.0f} s so far"])
+    if not console.is_terminal:
+        loading.start()
     try:
         with bar if console.is_terminal else nullcontext():
             yield tell
     except KeyboardInterrupt:
         done = int(bar.tasks[job].completed)
-        console.print(f"stopped after round {done}; the same command goes on from there", highlight=False)
+        console.print(f"stopped after round {done}; the same command goes on from there")
         raise
+    finally:
+        loading.cancel()
 
 
 def _told(summary: Mapping[str, Any], out: Path) -> str:

@@ -16,7 +16,7 @@ FLEETS_NAMES = {"alpha": "--lora-alpha"}
 
 @dataclass(frozen=True)
 class SourceOptions(OptionGroup):
-    """What is trained, on what."""
+    """Options for the model and its data."""
 
     title = "Model and data"
 
@@ -39,7 +39,7 @@ class SourceOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class FleetOptions(OptionGroup):
-    """Whose the data are."""
+    """Options for the clients, and how the data are split among them."""
 
     title = "Clients"
 

@@ -118,7 +118,7 @@ def plan_for(
     """
     kind = method_named(method)
     refuse(f"--preset {preset}")
-    preset = preset or preset_for(adapter.get("method", ""), _asked(kind, settings))
+    preset = preset or _preset_for(kind, adapter, settings, has_head(others.get("task", DEFAULT_TASK)))
     known = PAPER_DATA.get(Path(data).name)
     if preset == "paper":
         adapter, others = _of_the_paper(adapter, others, known)
@@ -161,8 +161,14 @@ def _of_the_paper(
     return merged(lora, named), {**fleet, **others}
 
 
+def _preset_for(kind: Method, adapter: Mapping[str, Any], settings: Mapping[str, Any], headed: bool) -> Preset:
+    """Choose the preset that fits; the plan of a forward fleet is this project's own method, and no other's."""
+    preset = preset_for(adapter.get("method", ""), _asked(kind, settings), has_head=headed)
+    return "default" if preset == "forward" and not kind.by_device else preset
+
+
 def _asked(kind: Method, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is asked of training, by the method too where it stands for one way to find gradients."""
+    """Merge what is asked of training, by the method too where it stands for one way to find gradients."""
     training = settings.get("training")
     asked = training if isinstance(training, Mapping) else {}
     known_for = {} if kind.by_device else {"estimator": kind.settings["training"]["estimator"]}

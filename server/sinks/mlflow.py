@@ -43,7 +43,7 @@ class MLflow(Sink):
 
     @contextmanager
     def _told(self) -> Generator[None, None, None]:
-        """What MLflow refuses, or what its kind of store needs and is not installed, in a line."""
+        """Tell in a line what MLflow refuses, or what its kind of store needs and is not installed."""
         from mlflow.exceptions import MlflowException
 
         try:

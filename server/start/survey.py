@@ -137,7 +137,7 @@ def surveyed(
 
 
 def _instead(rows: Sequence[Row], fields: Fields) -> str:
-    """What stands where a class should."""
+    """Tell what stands where a class should."""
     (column,) = fields[LABEL] if len(fields[LABEL]) == 1 else ("",)
     kinds = {type(row[column]).__name__ for row in rows if row.get(column) is not None}
     return f" ({column} holds {', '.join(sorted(kinds))})" if kinds else ""
@@ -171,7 +171,7 @@ def _looked_through(examples: Iterable[Example]) -> _Seen:
 
 
 def _counted(examples: Examples, count: Count) -> tuple[int, ...]:
-    """Of rows from everywhere in the data."""
+    """Count tokens of rows from everywhere in the data."""
     chosen = np.unique(np.linspace(0, len(examples) - 1, min(_SAMPLE, len(examples)), dtype=np.int64)).tolist()
     lengths: list[int] = []
     for at in range(0, len(chosen), _AT_ONCE):

@@ -173,7 +173,7 @@ def _reach(home: Project) -> str:
 
 
 def _ended(home: Project, running: Running) -> list[str]:
-    """What ended though nobody asked it to, and why."""
+    """List processes that ended though nobody asked them to, and why."""
     return [f"{one} ended: {why} (see {home.logs / one}.log)" for one, why in running.ended.items()]
 
 

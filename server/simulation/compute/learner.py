@@ -21,7 +21,7 @@ from server.errors import SimulationError
 
 
 class Bottleneck(Protocol):
-    """What stands around a unit's bottleneck in one batch; `edge_client.bundle.manifest.Unit.tangents`."""
+    """The tensors around a unit's bottleneck in one batch; see `edge_client.bundle.manifest.Unit.tangents`."""
 
     @property
     def entering(self) -> Array:
@@ -45,7 +45,7 @@ class Differentiated(Protocol):
     def gradients(self) -> Weights: ...
     @property
     def bottlenecks(self) -> Mapping[str, Bottleneck]:
-        """What stands around bottlenecks, by their parameters; where gradients are of each example alone."""
+        """Collect the tensors around bottlenecks, by their parameters; where gradients are of each example alone."""
         ...
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from edge_client.checkpoints import silent_hub
 from edge_client.data.sources import Located, Row, Source
 from edge_client.errors import DataError, RuntimeMissing
 
@@ -38,6 +40,9 @@ def open_splits(data: str) -> Splits:
     tables = any(True for pattern in ("*.parquet", "data/*.parquet") for _ in folder.glob(pattern))
     if folder.is_dir() and not saved and not tables:
         raise DataError(f"{data} has no train.jsonl or train.csv with a row for each example; put your data there")
+    silent = "" if table or saved or tables else silent_hub()
+    if silent:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # the library then takes its own copy, without half a minute of retries
     try:
         import datasets
         from datasets.exceptions import DatasetsError
@@ -52,9 +57,10 @@ def open_splits(data: str) -> Splits:
             return cast("Splits", datasets.load_from_disk(data))
         return cast("Splits", datasets.load_dataset(name, configuration or None))
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        told = next(iter(str(error).splitlines()), type(error).__name__)
         if table:
-            raise DataError(f"{data} is no table of Parquet: {reason}") from error
+            raise DataError(f"{data} is no table of Parquet: {told}") from error
+        reason = f"the hub {silent} cannot be reached, and this machine has no copy of it" if silent else told
         raise DataError(
             f"{data!r} is neither a folder with train.jsonl or train.csv nor a dataset of Hugging Face: {reason}"
         ) from error

@@ -129,7 +129,7 @@ def _taken(mix: Floats, left: Indices, size: int, offset: float) -> Indices:
 
 
 def _rounded(shares: Floats, size: int, offset: float) -> Indices:
-    """Whole numbers in proportion to the shares, less than one off; on average over the offsets exactly that."""
+    """Round shares to whole numbers, less than one off; on average over the offsets exactly in proportion."""
     ends = np.cumsum(shares)
     edges = np.minimum(np.floor(ends / ends[-1] * size + offset), size)
     edges[-1] = size

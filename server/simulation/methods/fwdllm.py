@@ -28,7 +28,7 @@ class ClosestDirection(Central):
 
     @classmethod
     def in_passes(cls, training: Training, *, tangents: float, behind: float) -> float:  # noqa: ARG003
-        """Of its directions one is walked, forth and back."""
+        """Count the passes of a step: one of its directions is walked, forth and back."""
         return 2.0
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:

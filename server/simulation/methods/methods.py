@@ -46,7 +46,7 @@ class Method:
     """Updates whose gradients vary more from step to step are left out."""
 
     def under(self, preset: Settings) -> Settings:
-        """What makes it, over a preset that may find its gradients in a way of its own."""
+        """Give the method's settings, but its estimator where the preset has one that does the same."""
         own, theirs = (given.get("training", {}).get("estimator") for given in (self.settings, preset))
         if theirs not in _ALSO.get(own, ()):
             return self.settings

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from edge_client.commands.console import progress_console
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped, words
 from edge_client.errors import RuntimeMissing
@@ -31,7 +31,7 @@ START = "start"
 
 @dataclass(frozen=True)
 class SweepOptions(OptionGroup):
-    """What is compared: all combinations."""
+    """Options for what is compared: all combinations of them."""
 
     title = "Compared"
 
@@ -191,7 +191,7 @@ def _numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:
 @contextmanager
 def _telling(total: int) -> Generator[Callable[[float, str], None], None, None]:
     """A bar where somebody watches."""
-    console = Console(stderr=True)
+    console = progress_console()
     bar = Progress(
         BarColumn(bar_width=24), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
         TextColumn("[dim]{task.description}"), console=console, disable=not console.is_terminal, transient=True,

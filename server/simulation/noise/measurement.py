@@ -81,7 +81,7 @@ def measure(
 def _samples(
     steps: _Steps, choices: Sequence[Candidate], batch: int, repeat: int, whole: Vectors
 ) -> Iterator[tuple[tuple[int, int, int], NoiseSample]]:
-    """Of each choice, number of holders and unit: the mean over the first clients, beside what it should be."""
+    """Average the first clients of each choice, number of holders and unit, beside the true mean."""
     draws = steps.draws(repeat, batch, max(holders for choice in choices for holders in choice.holders))
     for at, choice in enumerate(choices):
         estimates = [steps.estimate(choice, repeat, draw) for draw in draws[: max(choice.holders)]]
@@ -166,7 +166,7 @@ class _Steps:
         return estimates
 
     def rows(self, training: Training, draw: Draw, unit: int) -> Vector:
-        """What has directions of its own: each example, or all of them together."""
+        """List what has directions of its own: each example, or all of them together."""
         rows = self.examples(draw, unit)
         return rows if training.per_example else rows.sum(axis=0, keepdims=True)
 
@@ -182,7 +182,7 @@ class _Steps:
         return noise_at_bottleneck(training, entering, weight[:, None, None] * bottleneck.gradient)
 
     def examples(self, draw: Draw, unit: int) -> Vector:
-        """What each example adds to the true gradient of its batch, [batch, weights]."""
+        """Give what each example adds to the true gradient of its batch, [batch, weights]."""
         share = shares(draw.batch.weight, len(draw.batch.weight)).astype(np.float64)
         gradients = [draw.by_example.gradients[name].reshape(len(share), -1) for name in self._names[unit]]
         return share[:, None] * np.concatenate(gradients, axis=1)

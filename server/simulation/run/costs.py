@@ -24,7 +24,7 @@ from server.simulation.methods.methods import Family, Method
 
 
 class Shape(NamedTuple):
-    """What the tables are about."""
+    """The shapes that the tables of costs are about."""
 
     layers: int
     """L"""

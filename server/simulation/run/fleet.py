@@ -47,7 +47,7 @@ from server.strategy.outliers import norms, usual
 from server.strategy.registry import strategy_of
 from server.strategy.scalars import step_of_scalars
 from server.strategy.staleness import late_one
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from server.strategy.strategy import RoundContext
 from server.strategy.updates import Contribution, Outcome
 
@@ -132,10 +132,11 @@ class Fleet:
 
     def _members(self, state: RunState, *, evaluate: bool) -> list[ClientPart]:
         settings, number = self.settings, state.round + 1
-        clip = mechanism_of(settings).clip_at(state.model.optimizer) if settings.is_private else None
+        clip = mechanism_of(settings).clip_at(state.model.clip) if settings.is_private else None
         among = taken if settings.is_private else sampled
         chosen = among(self.plan.seed, number, self.clients, settings.per_round)
-        places = settings.slots(self.manifest, len(chosen))
+        context = RoundContext(settings, self.manifest)
+        places = strategy_of(settings).configure(number, len(chosen), context)
         measures = settings.measures(self.manifest)
         asked = [measures and is_asked(number - 1, slot.number, settings.per_round) for slot in places]
 
@@ -147,7 +148,7 @@ class Fleet:
         return [ClientPart(client, task(client, slot, measure)) for client, slot, measure in each]
 
     def _groups(self, members: Sequence[ClientPart]) -> list[list[ClientPart]]:
-        """Who computes together: the same whatever the number of workers, and so are the last bits."""
+        """Group clients that compute together: the same for any number of workers, and so are the last bits."""
         size = max(1, rows_together(self.plan) // self.settings.training.batch)
         return [list(members[start : start + size]) for start in range(0, len(members), size)]
 
@@ -199,7 +200,7 @@ class Fleet:
         return [by_task[member.task.id] for member in members]
 
     def _contribution(
-        self, member: ClientPart, one: Trained, start: Model, bases: Mapping[int, Weights]
+        self, member: ClientPart, one: Trained, start: ServerState, bases: Mapping[int, Weights]
     ) -> Contribution:
         base = member.task.version
         update = Contribution(
@@ -213,7 +214,7 @@ class Fleet:
         )
         if not self.settings.is_buffered:
             return update
-        return late_one(update, base, start, lambda version: Model(version, bases[version], {}))
+        return late_one(update, base, start, lambda version: ServerState(version, bases[version]))
 
     def _bound(self, trained: Sequence[Trained]) -> float:
         """How much a client's gradients may vary; the steadiest client always takes part."""
@@ -239,7 +240,9 @@ class Fleet:
         assert outcome is not None  # a round has a step or more
         return replace(outcome, reports=self._with_personal(outcome.reports, members, model)), traffic
 
-    def _with_personal(self, reports: Sequence[Report], members: Sequence[ClientPart], model: Model) -> list[Report]:
+    def _with_personal(
+        self, reports: Sequence[Report], members: Sequence[ClientPart], model: ServerState
+    ) -> list[Report]:
         """The reports, with how good clients' own models are where that is asked for."""
         if not members[0].task.evaluate:
             return list(reports)

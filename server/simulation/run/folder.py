@@ -25,7 +25,7 @@ from safetensors.numpy import save
 from edge_client.bundle.names import under, within
 from server.errors import SimulationError
 from server.simulation.run.state import RunState, Underway
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 _OURS = {"checkpoint", ".config.json.partial"}
 """What there is before `config.json`."""
@@ -112,9 +112,9 @@ class RunFolder:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a dictionary
         except (SafetensorError, OSError) as error:
             raise SimulationError(f"{self._checkpoint} cannot be read ({error}); remove {self.path}") from None
-        weights, optimizer, change = (within(tensors, part) for part in (_WEIGHTS, _OPTIMIZER, _CHANGE))
+        weights, arrays, change = (within(tensors, part) for part in (_WEIGHTS, _OPTIMIZER, _CHANGE))
         return RunState(
-            Model(noted["version"], weights, optimizer),
+            ServerState.read(noted["version"], weights, arrays),
             noted["round"],
             change or None,
             clock=noted.get("clock", 0.0),
@@ -130,7 +130,7 @@ class RunFolder:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        tensors = under(_WEIGHTS, state.model.weights) | under(_OPTIMIZER, state.model.optimizer)
+        tensors = under(_WEIGHTS, state.model.weights) | under(_OPTIMIZER, state.model.arrays())
         tensors |= under(_CHANGE, state.last_change or {})
         for version, weights in state.bases.items():
             tensors |= under(f"{_BASE}{version}/", weights)
@@ -178,7 +178,7 @@ def _but_rounds(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _details(keys: Sequence[str], known: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """Of a part with parts of its own, those that differ."""
+    """List the parts of a part that differ."""
     differing: list[str] = []
     for key in keys:
         before, now = known.get(key), asked.get(key)
@@ -191,7 +191,7 @@ def _details(keys: Sequence[str], known: Mapping[str, Any], asked: Mapping[str, 
 
 
 def _write(path: Path, content: str | bytes) -> None:
-    """Whole or not at all."""
+    """Write a file whole or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         with _named(path), partial.open("wb") as file:

@@ -22,6 +22,8 @@ from server.simulation.run.state import RunState, Underway
 from server.simulation.run.tasks import task_of
 from server.simulation.run.variants import Ways
 from server.strategy.features import is_asked
+from server.strategy.registry import strategy_of
+from server.strategy.strategy import RoundContext
 
 _ENDED = -1
 """The place of a client whose part has ended for the age of its weights, which it hears when it is done."""
@@ -45,7 +47,7 @@ class Overlap:
         self._seed = seed
         self._clock = clock
         self._ways = ways
-        self._slots = settings.slots(manifest, settings.places)
+        self._context = RoundContext(settings, manifest)
 
     def gathered(self, state: RunState, *, evaluate: bool) -> tuple[list[ClientPart], RunState]:
         """The clients whose updates complete a round, in the order of their places, and how the others stand then."""
@@ -68,16 +70,19 @@ class Overlap:
         busy = {one.client for one in (*moment.underway, *moment.done)}
         return [client for client in range(self._clients) if client not in busy]
 
+    def _slots(self, number: int) -> list[RoundSlot]:
+        return strategy_of(self._settings).configure(number, self._settings.places, self._context)
+
     def _place(self, moment: _Moment) -> RoundSlot:
         taken = {one.slot for one in (*moment.underway, *moment.done)}
-        free = [slot for slot in self._slots if slot.number not in taken]
+        free = [slot for slot in self._slots(moment.version + 1) if slot.number not in taken]
         first = late.in_turn(free, moment.given, self._settings.per_round)
         return next(slot for slot in free if slot.number in first)
 
     def _task(self, one: Underway, *, evaluate: bool) -> Task:
         settings = self._settings
         measure = settings.measures(self._manifest) and is_asked(one.base, one.slot, settings.per_round)
-        slot, way = self._ways.place(self._slots[one.slot]), self._ways.of(one.client)
+        slot, way = self._ways.place(self._slots(one.base + 1)[one.slot]), self._ways.of(one.client)
         return task_of(settings, self._manifest, one.base + 1, slot, way, evaluate=evaluate, measure=measure)
 
 

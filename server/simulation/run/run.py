@@ -22,7 +22,7 @@ from server.simulation.plan import Plan
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.folder import RunFolder
 from server.simulation.run.state import RunState
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 TRAFFIC = ("bytes_up", "bytes_down", "numbers_up", "numbers_down", "numbers_down_own")
 Tell = Callable[[Mapping[str, Any]], None]
@@ -36,7 +36,7 @@ def simulate(
     folder = RunFolder(out)
     with folder.taken():
         worker = Worker(plan)
-        state = folder.begin(_config(plan, worker)) or RunState(Model(0, worker.learner.initial, {}))
+        state = folder.begin(_config(plan, worker)) or RunState(ServerState(0, worker.learner.initial))
         for line in folder.lines() if state.round else []:
             tell(line)
         if state.round == plan.settings.rounds and (summary := folder.finished()):
@@ -83,12 +83,12 @@ def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
 
 
 def _digest(file: str) -> str:
-    """Of the labelled examples that decided the adapter; nothing where there are none."""
+    """Hash the labelled examples that decided the adapter; nothing where there are none."""
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:32] if file else ""
 
 
 def _summary(lines: Sequence[Mapping[str, Any]], task: TaskType) -> dict[str, Any]:
-    """What a run came to."""
+    """Summarize a run."""
     points = _points(lines, task.main_score)
     seconds = [(line["round"], line["seconds"]) for line in lines]
     reached = convergence.round_of_share(points)

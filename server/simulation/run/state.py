@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from edge_client.arrays import Weights
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 
 class Underway(NamedTuple):
@@ -25,7 +25,7 @@ class Underway(NamedTuple):
 class RunState:
     """All that the next round needs."""
 
-    model: Model
+    model: ServerState
     round: int = 0
     last_change: Mapping[str, Any] | None = None
     """The weights' in the last round, where a method looks at it."""

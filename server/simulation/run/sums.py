@@ -19,7 +19,7 @@ from server.secagg.opening import Total
 from server.simulation.compute.work import ClientPart, Trained
 from server.simulation.plan import Plan
 from server.strategy.mean import largest_weight
-from server.strategy.state import Model, moved
+from server.strategy.state import ServerState, apply_change
 from server.strategy.updates import Outcome
 
 
@@ -27,14 +27,14 @@ def summed(
     plan: Plan,
     settings: JobSettings,
     manifest: Manifest,
-    start: Model,
+    start: ServerState,
     both: Sequence[tuple[ClientPart, Trained]],
     members: int,
 ) -> Outcome:
     """Simulate a secure sum of the round's members that are in it, each with its share of the noise."""
     share = share_of(settings)
     if share is not None and members < share.least:  # by chance fewer may come than a sum is opened of
-        return Outcome(moved(start, {}, settings, manifest), {}, [])
+        return Outcome(apply_change(start, {}, settings, manifest), {}, [])
     kind = task_named(plan.task)
     scores = [score.name for score in kind.scores if score.name != kind.counted]
     reports = [Report(**one.report) for _, one in both]

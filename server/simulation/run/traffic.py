@@ -23,7 +23,7 @@ from edge_client.wire.protocol import Report, Task, Training
 from edge_client.wire.scalars import encode_record
 from edge_client.wire.tensors import encode_update
 from server.simulation.compute.work import Trained
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from server.strategy.updates import Outcome
 
 _SEED = 1
@@ -47,7 +47,7 @@ class RoundTraffic:
         self._download(task, weights)
 
     def iteration(
-        self, tasks: Sequence[Task], reports: Sequence[bytes], outcome: Outcome, model: Model, *, first: bool
+        self, tasks: Sequence[Task], reports: Sequence[bytes], outcome: Outcome, model: ServerState, *, first: bool
     ) -> None:
         """All clients' numbers of a step, and its record to each of them."""
         assert outcome.record is not None

@@ -16,7 +16,7 @@ from server.settings import Settings, read_settings
 from server.storage.identities import devices
 from server.storage.store import Store
 
-OPEN = {("get", "/"), ("get", "/healthz"), ("get", "/metrics"), ("post", "/v1/devices")}
+OPEN = {("get", "/"), ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"), ("post", "/v1/devices")}
 
 
 def test_every_route_but_a_few_needs_a_secret(server):

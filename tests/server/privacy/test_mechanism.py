@@ -6,7 +6,6 @@ import random
 import numpy as np
 import pytest
 
-from edge_client.bundle.names import CLIP
 from server.privacy.mechanism import RATE, Mechanism, shares_of
 from server.privacy.noise import Noise
 
@@ -27,10 +26,10 @@ def moved(**changes):
 
 def test_updates_are_clipped_as_wholes_and_divided_by_how_many_are_wanted():
     updates = [moved(a=[3, 0], b=[[4]]), moved(a=[0, 0.5])]  # lengths 5 and a half; the second does not hold b
-    change, state = Mechanism(1.0, 1.0, 4).mean(START, {}, updates, WANTED, Silence())
+    change, clip = Mechanism(1.0, 1.0, 4).mean(START, None, updates, WANTED, Silence())
     np.testing.assert_allclose(change["a"], np.array([3 / 5, 0.5]) / 4, atol=1e-6)
     np.testing.assert_allclose(change["b"], [[4 / 5 / 2]], atol=1e-6)
-    assert state == {}
+    assert clip is None
 
 
 def test_no_client_moves_the_sum_by_more_than_the_clip():
@@ -41,15 +40,15 @@ def test_no_client_moves_the_sum_by_more_than_the_clip():
         others = [moved(a=rng.normal(size=2), b=rng.normal(size=(1, 1))) for _ in range(3)]
         liar = moved(a=rng.normal(size=2) * 1e6, b=rng.normal(size=(1, 1)))
         mechanism = Mechanism(1.0, clip, 4)
-        with_, _ = mechanism.mean(START, {}, [*others, liar], WANTED, Silence())
-        without, _ = mechanism.mean(START, {}, others, WANTED, Silence())
+        with_, _ = mechanism.mean(START, None, [*others, liar], WANTED, Silence())
+        without, _ = mechanism.mean(START, None, others, WANTED, Silence())
         apart = [WANTED[name] * (with_[name].astype(float) - without[name]).ravel() for name in WANTED]
         assert np.linalg.norm(np.concatenate(apart)) == pytest.approx(clip, rel=1e-3)
 
 
 def test_noise_is_as_strong_as_it_says_on_every_parameter():
     start = {"a": np.zeros(40_000, np.float32), "b": np.zeros(40_000, np.float32)}
-    change, _ = Mechanism(1.7, 0.3, 10).mean(start, {}, [], {"a": 10, "b": 5}, Noise())
+    change, _ = Mechanism(1.7, 0.3, 10).mean(start, None, [], {"a": 10, "b": 5}, Noise())
     assert np.std(change["a"]) == pytest.approx(1.7 * 0.3 / 10, rel=0.03)
     assert np.std(change["b"]) == pytest.approx(1.7 * 0.3 / 5, rel=0.03)
     assert abs(np.corrcoef(change["a"], change["b"])[0, 1]) < 0.03
@@ -69,15 +68,15 @@ def test_the_clip_goes_where_a_quantile_of_updates_is_shorter():
     mechanism = Mechanism(0.5, 1.0, 200, quantile=0.7)
     lengths = np.random.default_rng().lognormal(-3, 0.5, 200)
     updates = [moved(b=[[length]]) for length in lengths]
-    state = {}
+    clip = None
     for _ in range(60):
-        _, state = mechanism.mean(START, state, updates, WANTED, Noise())
-    assert np.mean(lengths < mechanism.clip_at(state)) == pytest.approx(0.7, abs=0.1)
+        _, clip = mechanism.mean(START, clip, updates, WANTED, Noise())
+    assert np.mean(lengths < mechanism.clip_at(clip)) == pytest.approx(0.7, abs=0.1)
 
 
 def test_one_step_of_the_clip_by_hand():
     updates = [moved(a=[0.5, 0]), moved(a=[2.0, 0]), moved(a=[0.995, 0])]  # the last was clipped on its device
-    _, state = Mechanism(0.5, 1.0, 4, quantile=0.5).mean(START, {}, updates, WANTED, Silence())
+    _, clip = Mechanism(0.5, 1.0, 4, quantile=0.5).mean(START, None, updates, WANTED, Silence())
     share = (1 - 2) / 2 / 4 + 0.5
-    assert float(state[CLIP][0]) == pytest.approx(math.exp(-RATE * (share - 0.5)))
-    assert Mechanism(0.5, 1.0, 4).clip_at(state) == float(state[CLIP][0])
+    assert clip == pytest.approx(math.exp(-RATE * (share - 0.5)))
+    assert Mechanism(0.5, 1.0, 4).clip_at(clip) == clip

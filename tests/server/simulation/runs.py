@@ -9,7 +9,7 @@ from server.simulation.plan import Plan, plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.run import simulate
 from server.simulation.run.state import RunState
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 SMALL_LORA = {"method": "lora", "rank": 1, "last_blocks": 0}
 """In all blocks, so that units differ in where they stand."""
@@ -67,7 +67,7 @@ def arguments(plan: Plan) -> list[str]:
 def first_round(plan: Plan, crew) -> None:
     """By workers of another process."""
     worker = Worker(plan)
-    Fleet(plan, worker.manifest, plan.clients, 0, crew).play(RunState(Model(0, worker.learner.initial, {})))
+    Fleet(plan, worker.manifest, plan.clients, 0, crew).play(RunState(ServerState(0, worker.learner.initial)))
 
 
 def ignore(_line) -> None:

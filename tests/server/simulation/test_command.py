@@ -35,7 +35,7 @@ WRONG = [
     ({"settings": "a-file"}, "settings a-file cannot be read as JSON: Expecting value"),
     (
         {"preset": "x"},
-        "preset: Input should be 'auto', 'default', 'paper' or 'bottleneck'",
+        "preset: Input should be 'auto', 'forward', 'default', 'paper' or 'bottleneck'",
     ),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),
@@ -163,9 +163,16 @@ def test_bottlenecks_start_from_their_preset(config_of):
     assert settings["average"] == 0.9
 
 
-def test_another_estimator_starts_from_the_default_preset_as_a_job_does(config_of):
+def test_a_forward_fleet_starts_from_its_plan_as_a_job_does(config_of):
     config = config_of(peft="lora", rank=1, estimator="forward")
-    assert (config["method"], config["preset"]) == ("spry", "default")
+    assert (config["method"], config["preset"]) == ("spry", "forward")
+    settings = config["settings"]
+    assert (settings["passes"], settings["training"]["kind"]) == (2.0, "orthogonal")
+    assert settings["training"]["directions"] > 1
+
+
+def test_a_baseline_keeps_its_own_forward_step(config_of):
+    assert config_of(method="fedfgd")["preset"] == "default"
 
 
 def test_settings_lie_under_options_and_options_under_what_is_set(words, tmp_path):

@@ -11,7 +11,7 @@ from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 
 LENGTH = 8
 
@@ -41,7 +41,7 @@ def weights(worker):
 
 def members(worker):
     fleet = Fleet(worker.plan, worker.manifest, 6, 4, crew=None)  # nobody is called
-    return fleet._members(RunState(Model(0, worker.learner.initial, {})), evaluate=False)
+    return fleet._members(RunState(ServerState(0, worker.learner.initial)), evaluate=False)
 
 
 def moves(worker, weights, last_change=None):

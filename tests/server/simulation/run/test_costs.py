@@ -5,6 +5,7 @@ import math
 import pytest
 
 from edge_client.training.features import shapes_of
+from server.jobs.passes import ONE_TOKEN
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.methods.methods import METHODS
@@ -12,7 +13,7 @@ from server.simulation.plan import plan_for
 from server.simulation.run.costs import Shape, client_work, in_tables, numbers_down, numbers_up, server_work
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from tests.server.simulation.runs import SMALL_LORA
 
 CLIENTS, BATCH = 16, 4
@@ -56,7 +57,7 @@ def play(worker, data, model_folder):
     def played(method, mode, per_round, **training):
         worker.plan = plan(method, mode, per_round, data, model_folder, **training)
         fleet = Fleet(worker.plan, worker.manifest, CLIENTS, 0, Alone(worker))
-        return fleet.play(RunState(Model(0, worker.learner.initial, {})))[1], fleet
+        return fleet.play(RunState(ServerState(0, worker.learner.initial)))[1], fleet
 
     return played
 
@@ -115,11 +116,12 @@ def test_later_iterations_of_a_round_bring_no_weights_again(play, worker):
 
 
 def test_a_round_tells_the_passes_of_its_clients(play):
-    """Two blocks with two units each: cut before the first block, a step carries tangents through the whole model."""
+    """Two blocks with two units each, the last read at one token: from the first on tangents go through both."""
+    late, early = ONE_TOKEN / 2, (1 + ONE_TOKEN) / 2
     assert play("fedavg", "epoch", 1)[0]["passes"] == 3
-    assert play("spry", "epoch", 1)[0]["passes"] == 2
-    assert play("spry", "epoch", 4)[0]["passes"] == pytest.approx(1.75)
-    assert play("spry", "epoch", 4, directions=4)[0]["passes"] == pytest.approx((5 + 5 + 3 + 3) / 4)
+    assert play("spry", "epoch", 1)[0]["passes"] == pytest.approx(1 + early)
+    assert play("spry", "epoch", 4)[0]["passes"] == pytest.approx(1 + (early + late) / 2)
+    assert play("spry", "epoch", 4, directions=4)[0]["passes"] == pytest.approx(1 + 4 * (early + late) / 2)
     mixed = play("spry", "epoch", 4, directions=4, estimator="mixed")[0]
     assert mixed["passes"] == pytest.approx((4 + 4 + 2 + 2) / 4)
     assert play("spry", "epoch", 4, estimator="auto")[0]["passes"] == 3, "all can hold an exact step"
@@ -130,7 +132,9 @@ def test_a_round_tells_the_passes_of_its_clients(play):
 def test_a_round_tells_all_that_its_clients_compute(play):
     """Steps, and in the first round the batches on which all measure features: each client has six examples, in two."""
     assert play("fedavg", "epoch", 2, iterations=3)[0]["device_passes"] == 2 * 3 * 3
-    assert play("spry", "iteration", 2, iterations=3)[0]["device_passes"] == 2 * 3 * 2
+    assert play("spry", "iteration", 2, iterations=3)[0]["device_passes"] == pytest.approx(
+        2 * 3 * (1 + (1 + ONE_TOKEN) / 2)
+    )
     line, fleet = play("spry", "epoch", 2, estimator="auto")
     assert fleet.settings.measures(fleet.manifest)
     assert line["device_passes"] == 2 * 3 + 2 * 2

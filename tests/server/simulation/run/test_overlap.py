@@ -10,7 +10,7 @@ from server.simulation.compute.work import Worker
 from server.simulation.run.clock import slowness
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from tests.server.simulation.runs import lines, small, write_data
 
 ROUNDS = 12
@@ -30,7 +30,7 @@ def late(model_folder, data, **settings):
 def fleet_of(plan):
     worker = Worker(plan)
     fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), Alone(worker))
-    return worker, fleet, RunState(Model(0, worker.learner.initial, {}))
+    return worker, fleet, RunState(ServerState(0, worker.learner.initial))
 
 
 def test_each_round_is_the_mean_of_what_came_by_how_old_it_is(model_folder, data):

@@ -19,7 +19,7 @@ from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
 from server.storage.jobs import find_job
 from server.storage.schema.tables import tasks
-from server.strategy.state import Model
+from server.strategy.state import ServerState
 from tests.edge_client import conftest as devices
 
 fleet = devices.fleet
@@ -76,7 +76,7 @@ def plan(data, model_folder, method, training, others=None, adapter="lora"):
 def simulated(plan):
     worker = Worker(plan)
     fleet = Fleet(plan, worker.manifest, CLIENTS, 0, Alone(worker))
-    state, lines = RunState(Model(0, worker.learner.initial, {})), []
+    state, lines = RunState(ServerState(0, worker.learner.initial)), []
     while state.round < ROUNDS:
         state, line = fleet.play(state)
         lines.append(line)
