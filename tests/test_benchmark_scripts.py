@@ -178,7 +178,7 @@ def test_poison_in_the_simulator_and_on_a_server(tiny, model_folder, tmp_path):
     same = [{"text": text, "label": label} for text, label in (("ice on lake", "no"), ("it is the train", "yes"))]
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in same * 8))
-    few = "--clients", 4, "--liars", 1, "--examples", 4, "--alpha", 1e4, "--rounds", 1, "--test-examples", 8
+    few = "--clients", 4, "--malicious", 1, "--examples", 4, "--alpha", 1e4, "--rounds", 1, "--test-examples", 8
     options = "--data", tmp_path, "--out", tmp_path, "--rules", "trimmed,agreeing", "--json", *few
     own = "--model", model_folder, "--batch", 4, "--length", 8
     for found in (json.loads(ran("poison", *options, *more)) for more in (own, ("--bundle", tiny))):
@@ -210,12 +210,12 @@ def test_slow_devices_in_the_simulator_and_on_a_server(tiny, model_folder, data,
 
 
 def test_heads_over_splits(model_folder, data, tmp_path):
-    few = "--clients", 5, "--liars", 1, "--examples", 8, "--rounds", 2, "--test-examples", 8, "--seeds", 1, "--json"
+    few = "--clients", 5, "--malicious", 1, "--examples", 8, "--rounds", 2, "--test-examples", 8, "--seeds", 1, "--json"
     options = "--data", data, "--out", tmp_path, "--model", model_folder, "--batch", 4, "--length", 8
     found = json.loads(ran("heads", *options, "--alphas", "10", "--rules", "agreeing", *few))
     assert list(found) == [f"alpha 10 {case}" for case in ("without mean", *(f"{k} agreeing" for k in FLEETS))]
     assert all(0 <= one["accuracy"] <= 1 for one in found.values())
-    assert found["alpha 10 negated agreeing"]["liars"] > 0
+    assert found["alpha 10 negated agreeing"]["malicious"] > 0
     assert json.loads(ran("heads", *options, "--alphas", "10", "--rules", "agreeing", *few)) == found
 
 

@@ -35,8 +35,8 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     training = kind.settled(settings.training)
     if settings.passes is not None and goes_forward(training):
         training = planned(manifest, training, settings.passes)
-    places = settings.slots(manifest, settings.places)
-    training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in places])
+    slots = settings.slots(manifest, settings.invited)
+    training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in slots])
     if training.pack and not task_named(manifest.model.task).per_token:
         what = f"training.pack puts texts of language models into one sequence, and the job is {manifest.model.task}"
         raise Refusal(422, "invalid", f"{what}: leave it out")

@@ -1,4 +1,4 @@
-"""What a run comes to: a metric is a row of a table, taken from the run's rounds."""
+"""Metrics of a run: each is a row of a table, taken from the run's rounds."""
 
 from __future__ import annotations
 

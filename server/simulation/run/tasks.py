@@ -17,14 +17,14 @@ def task_of(
     manifest: Manifest,
     number: int,
     slot: RoundSlot,
-    way: Training | None = None,
+    variant: Training | None = None,
     *,
     evaluate: bool = False,
     measure: bool = False,
     clip: float | None = None,
 ) -> Task:
     """A client's part in a round, as a server gives it out."""
-    training = way or settings.training
+    training = variant or settings.training
     units = kind_of(training).joined(manifest, training, slot.units)
     return Task(
         id=f"{number}-{slot.number}",

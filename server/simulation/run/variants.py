@@ -12,7 +12,7 @@ from server.jobs.settings import JobSettings
 from server.simulation.plan import Plan
 
 
-class Ways(NamedTuple):
+class FleetVariants(NamedTuple):
     """The training variants that a server gives its devices, by what they can hold."""
 
     able: int
@@ -27,17 +27,20 @@ class Ways(NamedTuple):
         """How a client trains."""
         return self.best if client < self.able else self.least
 
-    def place(self, slot: RoundSlot) -> RoundSlot:
-        """A place, with the units that its client trains however far it goes back."""
+    def slot(self, slot: RoundSlot) -> RoundSlot:
+        """A slot, with the units that its client trains however far it goes back."""
         return slot if self.depth is None else RoundSlot(slot.number, self.depth.directed(slot.units))
 
 
-def ways_in(plan: Plan, settings: JobSettings, manifest: Manifest, clients: int) -> Ways:
+def variants_in(plan: Plan, settings: JobSettings, manifest: Manifest, clients: int) -> FleetVariants:
     """Compute the training variants of a plan's clients."""
-    ways, able = plan.kind.estimator_of(settings.training).ways(settings.training, manifest), round(plan.able * clients)
-    if len(ways) == 1:
-        return Ways(able, ways[0], ways[0], None)
-    most, block = ways[0].exact_blocks, ways[-2].exact_blocks
+    variants, able = (
+        plan.kind.estimator_of(settings.training).variants(settings.training, manifest),
+        round(plan.able * clients),
+    )
+    if len(variants) == 1:
+        return FleetVariants(able, variants[0], variants[0], None)
+    most, block = variants[0].exact_blocks, variants[-2].exact_blocks
     depth = settings.depth(manifest, [most] * able + [block] * (clients - able))
-    within = [way for way in ways if way.exact_blocks <= depth.blocks]
-    return Ways(able, within[0], next(way for way in within if way.exact_blocks <= block), depth)
+    within = [variant for variant in variants if variant.exact_blocks <= depth.blocks]
+    return FleetVariants(able, within[0], next(variant for variant in within if variant.exact_blocks <= block), depth)

@@ -30,7 +30,7 @@ from edge_client.training.epoch import TrainingState, train, update
 from edge_client.wire.clipping import changes_of, length_of
 from edge_client.wire.protocol import Enrolled
 from server.storage.jobs import find_job
-from server.storage.work import parts, rounds
+from server.storage.work import assignments, rounds
 from tests.edge_client.conftest import ROWS
 
 
@@ -67,8 +67,8 @@ def test_an_update_of_a_private_job_is_short_and_silent_when_it_leaves(fleet, bu
     store = fleet.app.state.services.store
     job = find_job(store, "topics")
     with store.database.read() as connection:
-        (reported,) = parts.accepted(connection, rounds.find(connection, job.id, 1))
-    sent = reported.part.sent
+        (reported,) = assignments.accepted(connection, rounds.find(connection, job.id, 1))
+    sent = reported.assignment.sent
     start = store.models.load(job, 0).weights
     assert length_of(changes_of(start, store.blobs.tensors(sent.sha256))) == pytest.approx(0.003, rel=1e-3)
     with safe_open(store.blobs.path(sent.sha256), "np") as file:

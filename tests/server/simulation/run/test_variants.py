@@ -5,7 +5,7 @@ import pytest
 from edge_client.bundle.folder import Bundle
 from server.jobs.assignment import RoundSlot
 from server.simulation.plan import plan_for
-from server.simulation.run.variants import ways_in
+from server.simulation.run.variants import variants_in
 
 GIVEN = {"method": "spry", "preset": None, "model": "tiny", "data": "news", "seed": 0, "adapter": {}}
 
@@ -24,19 +24,19 @@ def test_clients_train_as_a_server_would_have_them(bundle, able, passes, depths,
     with Bundle.open(bundle) as opened:
         manifest = opened.manifest
     plan = plan_for(settings={"training": {"batch": 2, "length": 8}, "passes": passes}, able=able, **GIVEN)
-    ways = ways_in(plan, plan.settings, manifest, clients=8)
-    assert (ways.of(0).exact_blocks, ways.of(7).exact_blocks) == depths
-    assert ways.of(3) == ways.of(0)
-    assert ways.place(RoundSlot(0, (0,))).units == units
+    variants = variants_in(plan, plan.settings, manifest, clients=8)
+    assert (variants.of(0).exact_blocks, variants.of(7).exact_blocks) == depths
+    assert variants.of(3) == variants.of(0)
+    assert variants.slot(RoundSlot(0, (0,))).units == units
 
 
 def test_who_has_no_choice_keeps_to_the_settings(bundle):
     with Bundle.open(bundle) as opened:
         manifest = opened.manifest
     plan = plan_for(settings={"training": {"estimator": "forward"}}, **GIVEN)
-    ways = ways_in(plan, plan.settings, manifest, clients=8)
-    assert ways.of(0) == ways.of(7) == plan.settings.training
-    assert ways.place(RoundSlot(0, (0, 1))).units == (0, 1)
+    variants = variants_in(plan, plan.settings, manifest, clients=8)
+    assert variants.of(0) == variants.of(7) == plan.settings.training
+    assert variants.slot(RoundSlot(0, (0, 1))).units == (0, 1)
 
 
 def test_a_step_has_the_budget_that_jobs_start_from():
