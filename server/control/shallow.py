@@ -6,9 +6,9 @@ from edge_client.bundle.chain import first_use
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import CheckIn
-from server.jobs.assignment import Fit, RoundSlot
-from server.jobs.depths import ENOUGH, costs_of
 from server.jobs.job import Job
+from server.policy.assignment import Fit, RoundSlot
+from server.policy.depths import ENOUGH, costs_of
 from server.rounds.selection.fleet import away_before, limits_of, needs_of, runtimes_in, said_by
 from server.storage.identities import devices
 from server.storage.schema.rows import Device

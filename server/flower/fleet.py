@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import CheckIn, Task
-from server.jobs.assignment import Fit, Needs, RoundSlot, choose
-from server.jobs.depths import Depth
 from server.jobs.settings import JobSettings
+from server.policy.assignment import Fit, Needs, RoundSlot, choose
+from server.policy.depths import Depth
 from server.simulation.data.population import sampled
 from server.simulation.run.tasks import task_of
 from server.strategy.features import is_asked

@@ -17,8 +17,8 @@ from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import LARGEST_REPORT
 from server.aggregation.registry import AGGREGATION_RULES
 from server.errors import Refusal
-from server.jobs.directions import goes_forward, planned
 from server.jobs.settings import JobSettings
+from server.policy.directions import goes_forward, planned
 
 _EXACT_HEAD_RATE = 10.0
 """An exact gradient has no noise that a larger step would carry into the weights."""

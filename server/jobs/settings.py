@@ -16,11 +16,11 @@ from edge_client.secagg.fixed import FEWEST
 from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import ServerOptimizers, Training
 from server.aggregation.registry import PLAIN
-from server.jobs.assignment import RoundSlot, Split, slots
 from server.jobs.composition import OWN_STRATEGY, conflicts
-from server.jobs.depths import Depth, common_units, common_variant, depth_for
-from server.jobs.teams import team_slots, teams_of
 from server.mirrors import Addresses
+from server.policy.assignment import RoundSlot, Split, slots
+from server.policy.depths import Depth, common_units, common_variant, depth_for
+from server.policy.teams import team_slots, teams_of
 
 
 class JobSettings(BaseModel):

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from server.errors import SettingsError
-from server.jobs.depths import common_variant
 from server.jobs.settings import JobSettings
+from server.policy.depths import common_variant
 from server.privacy.accountant import epsilon_of, noise_for, sampled_epsilon, sampled_noise, times_for
 from server.privacy.mechanism import Mechanism
 

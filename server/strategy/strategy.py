@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edge_client.bundle.manifest import Manifest
-from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
+from server.policy.assignment import RoundSlot
 from server.privacy.noise import Noise
 from server.strategy.outliers import Norms
 from server.strategy.state import ServerState

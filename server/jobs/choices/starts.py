@@ -19,12 +19,12 @@ from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import ScalarReport, encode_report
 from server.errors import Refusal
-from server.jobs.assignment import Needs
 from server.jobs.completion import complete
-from server.jobs.depths import common_units, common_variant
-from server.jobs.passes import passes
 from server.jobs.presets import ABOUT, PRESETS, merged, preset_for, private_start, start_of
 from server.jobs.settings import JobSettings
+from server.policy.assignment import Needs
+from server.policy.depths import common_units, common_variant
+from server.policy.passes import passes
 
 _WEIGHT, _SUMMAND = 4, 8
 """Bytes of a number that is sent: as it is, or masked for a sum."""

@@ -17,8 +17,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from server.errors import Refusal
-from server.jobs.assignment import RoundSlot
 from server.jobs.job import Job
+from server.policy.assignment import RoundSlot
 from server.storage.schema.rows import Assignment, Round
 from server.storage.store import Store
 from server.storage.work import assignments, inflight, rounds

@@ -14,10 +14,10 @@ from sqlalchemy import Connection
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import CheckIn
-from server.jobs.assignment import Needs, RoundSlot
 from server.jobs.demands import is_wanted, unsuited
-from server.jobs.depths import Depth, Reach
 from server.jobs.job import Job
+from server.policy.assignment import Needs, RoundSlot
+from server.policy.depths import Depth, Reach
 from server.rounds.secrecy.privacy import has_paid_all
 from server.storage.identities import devices
 from server.storage.schema.rows import Device, Round

@@ -13,10 +13,10 @@ from sqlalchemy.exc import IntegrityError
 from edge_client.wire.addresses import mirrors_in
 from edge_client.wire.protocol import CheckedIn, CheckIn, Task, Training
 from server.errors import Refusal
-from server.jobs.assignment import Fit, RoundSlot, choose, seed_of
 from server.jobs.demands import is_wanted, unsuited
-from server.jobs.depths import Depth
 from server.jobs.job import Job
+from server.policy.assignment import Fit, RoundSlot, choose, seed_of
+from server.policy.depths import Depth
 from server.rounds.outcome import late
 from server.rounds.secrecy.privacy import clip_for, has_paid_all
 from server.rounds.secrecy.summing import sum_of

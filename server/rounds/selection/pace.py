@@ -1,18 +1,14 @@
-"""How far a device can go in the time that a round leaves it, by its last part of the same job."""
+"""Look up how far a device can go in the time that a round leaves it."""
 
 from __future__ import annotations
 
 from edge_client.estimators.registry import kind_of
 from server.jobs.job import Job
-from server.jobs.passes import passes
+from server.policy.pace import passes_in_time
+from server.policy.passes import passes
 from server.rounds.selection.fleet import needs_of
 from server.storage.store import Store
 from server.storage.work import assignments
-
-SHARE_OF_DEADLINE = 0.5
-"""Of a round's time, what training is planned to take: the rest is for bytes on their way and for what else runs."""
-LESS_AFTER = 0.5
-"""What of a step's forward passes is asked for again where time ran out."""
 
 
 def most_passes(store: Store, job: Job, device: str) -> float | None:
@@ -25,7 +21,4 @@ def most_passes(store: Store, job: Job, device: str) -> float | None:
         return None
     variant = last.training(job.settings.training)
     took = passes(kind_of(variant), variant, store.bundles.manifest(job.bundle), last.units)
-    if last.sent is None:
-        return LESS_AFTER * took
-    seconds = last.sent.report.seconds
-    return took * SHARE_OF_DEADLINE * job.settings.deadline / seconds if seconds else None
+    return passes_in_time(took, last.sent.report.seconds if last.sent else None, job.settings.deadline)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from edge_client.wire.protocol import CheckIn
-from server.jobs.assignment import RoundSlot
 from server.jobs.demands import is_wanted
 from server.jobs.job import PAUSED, RUNNING, Job
-from server.jobs.teams import team_in_turn
+from server.policy.assignment import RoundSlot
+from server.policy.teams import team_in_turn
 from server.rounds.outcome import late
 from server.rounds.selection.fleet import free_slots
 from server.rounds.selection.openings import Opening, opening_after

@@ -14,8 +14,8 @@ from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import counted
 from edge_client.gradient.philox import block
 from edge_client.wire.protocol import Training
-from server.jobs.assignment import cyclic, everything
-from server.jobs.passes import passes
+from server.policy.assignment import cyclic, everything
+from server.policy.passes import passes
 
 
 @dataclass(frozen=True)

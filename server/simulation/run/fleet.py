@@ -2,7 +2,7 @@
 
     select → assign → train → aggregate → evaluate
 
-Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.rounds.outcome.outcomes`) and the
+Selection apart, these are the server's own rules (`server.policy.assignment`, `server.rounds.outcome.outcomes`) and the
 devices' own round (`edge_client.training.round`); what a real round also does, waiting and validating, has nothing
 to do here.
 """
@@ -24,8 +24,8 @@ from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
 from server.aggregation.registry import PLAIN
-from server.jobs.assignment import RoundSlot
 from server.jobs.completion import complete
+from server.policy.assignment import RoundSlot
 from server.privacy.budget import may_go_on, mechanism_of, sampled_spent, settled_by_chance
 from server.privacy.noise import Noise
 from server.rounds.outcome import late

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Task
-from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
+from server.policy.assignment import RoundSlot
 from server.rounds.outcome import late
 from server.simulation.compute.work import ClientPart
 from server.simulation.data.draws import Purpose, order

@@ -6,8 +6,8 @@ from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Task, Training
-from server.jobs.assignment import RoundSlot, seed_of
 from server.jobs.settings import JobSettings
+from server.policy.assignment import RoundSlot, seed_of
 
 JOB = "simulation"
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Training
-from server.jobs.assignment import RoundSlot
-from server.jobs.depths import Depth
 from server.jobs.settings import JobSettings
+from server.policy.assignment import RoundSlot
+from server.policy.depths import Depth
 from server.simulation.plan import Plan
 
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from server.control.jobs import find_job
-from server.jobs.assignment import RoundSlot
+from server.policy.assignment import RoundSlot
 from server.rounds.selection.fleet import needs_of
 from server.storage import jobs
 from tests.adapters import everywhere

@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
-from server.jobs.assignment import Needs, RoundSlot
+from server.policy.assignment import Needs, RoundSlot
 from server.rounds.selection.fleet import GATHERS
 from server.rounds.selection.standing import in_turn
 from server.storage.schema.tables import tasks

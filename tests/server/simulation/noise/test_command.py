@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from edge_client.commands import cli
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
-from server.jobs.passes import ONE_TOKEN
+from server.policy.passes import ONE_TOKEN
 from server.simulation.compute.work import learner_of, population_of
 from server.simulation.noise.choice import Candidate, cosine_with, forward_passes, noise
 from server.simulation.noise.measurement import measure

@@ -3,7 +3,7 @@
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from server.jobs.assignment import RoundSlot
+from server.policy.assignment import RoundSlot
 from server.simulation.plan import plan_for
 from server.simulation.run.variants import variants_in
 

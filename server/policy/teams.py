@@ -6,7 +6,7 @@ team. With fewer devices than a round wants the teams are filled one after the o
 
 from __future__ import annotations
 
-from server.jobs.assignment import RoundSlot, Split, slots
+from server.policy.assignment import RoundSlot, Split, slots
 
 SPARE = 2
 """Devices of a team that may vanish."""

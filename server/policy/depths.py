@@ -16,8 +16,8 @@ from typing import NamedTuple
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
-from server.jobs.directions import forward_plan, goes_forward
-from server.jobs.passes import passes
+from server.policy.directions import forward_plan, goes_forward
+from server.policy.passes import passes
 
 ENOUGH = 0.25
 """Of the devices: where as many go back to a unit, the others leave it to them."""

@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from edge_client.bundle.folder import Bundle
 from edge_client.wire.protocol import Training
-from server.jobs.assignment import Needs, RoundSlot, choose
 from server.jobs.completion import complete
-from server.jobs.depths import Depth, common_units, common_variant, depth_for
 from server.jobs.presets import start_of
 from server.jobs.settings import JobSettings
+from server.policy.assignment import Needs, RoundSlot, choose
+from server.policy.depths import Depth, common_units, common_variant, depth_for
 
 AUTO = Training(batch=2, length=8, estimator="auto")
 

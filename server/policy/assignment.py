@@ -14,8 +14,8 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.errors import BundleError
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
-from server.jobs.depths import Depth
-from server.jobs.passes import passes
+from server.policy.depths import Depth
+from server.policy.passes import passes
 
 Split = Literal["cyclic", "memory", "all"]
 

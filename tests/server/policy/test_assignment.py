@@ -11,9 +11,9 @@ from edge_client.bundle import manifest as manifests
 from edge_client.gradient.drawing import counted
 from edge_client.wire.protocol import Training
 from server.errors import Refusal
-from server.jobs.assignment import Needs, RoundSlot, choose, contiguous, cyclic, everything, slots
 from server.jobs.completion import check_programs, complete
 from server.jobs.settings import JobSettings
+from server.policy.assignment import Needs, RoundSlot, choose, contiguous, cyclic, everything, slots
 
 SHAPE = Training(batch=2, length=8)
 
