@@ -34,7 +34,7 @@ class JobSettings(BaseModel):
         default=None,
         description="Estimators auto and forward: forward passes of a step at most, in the mean of devices; no limit.",
     )
-    assignment: Split = Field(default="cyclic", description="Which units a client trains.")
+    assignment: Split = Field(default="cyclic", description="How units are split among the clients of a round.")
     units_per_client: Annotated[int, Ge(0)] = Field(
         default=1, description="Units of a client at least, 0 for all: with more, more clients share each unit."
     )
