@@ -8,17 +8,16 @@ summary.json, curves.svg, adapter/    when it is done
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import json
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import pandas as pd
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -154,12 +153,8 @@ class RunFolder:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The last thing that is written."""
-        lines = self.lines()
-        table = StringIO(newline="")
-        writer = csv.DictWriter(table, list(dict.fromkeys(name for line in lines for name in line)))
-        writer.writeheader()
-        writer.writerows(lines)
-        _write(self.path / "rounds.csv", table.getvalue())
+        table = pd.DataFrame(self.lines()).convert_dtypes()
+        _write(self.path / "rounds.csv", table.to_csv(index=False))
         _write(self.summary, json.dumps(summary, indent=1) + "\n")
 
     def _cut_off(self, last: int) -> None:
