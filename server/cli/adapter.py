@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from server.cli.common import CaOption, JsonOption, NameArgument, ServerOption, TokenOption, connect, say, show_json
+from edge_client.commands.options.groups import grouped
+from server.cli.common import JsonOption, NameArgument, ServerOptions, say, show_json
 from server.cli.connection import AdminError, Administrator
 from server.cli.files import Download, take
 from server.cli.hub import push_folder
@@ -39,6 +40,7 @@ def group() -> None:
 
 
 @app.command()
+@grouped
 def download(
     job: NameArgument,
     out: Annotated[Path, typer.Option(help="The folder for it.")],
@@ -46,9 +48,8 @@ def download(
     model: ModelOption = None,
     version: VersionOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the adapter at --out.")] = False,
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    *,
+    server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write what was learned: for PEFT, for llama.cpp and Ollama (gguf), or the whole model with it (merged).
@@ -62,7 +63,7 @@ def download(
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise AdminError(f"{out} exists; choose another --out or give --overwrite")
     _check(form, model)
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         taken = save(administrator, job, out, form, model, version)
     if as_json:
         show_json({"out": str(out), "format": form, "version": taken.version, "trained": taken.trained})
@@ -71,6 +72,7 @@ def download(
 
 
 @app.command()
+@grouped
 def push(
     job: NameArgument,
     to: Annotated[str, typer.Option(help="The repository on the hub, as in my-name/news-adapter.")],
@@ -78,9 +80,8 @@ def push(
     model: ModelOption = None,
     version: VersionOption = None,
     private: Annotated[bool, typer.Option("--private", help="Nobody else sees a repository that is made.")] = False,
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Download it, and upload it to a hub by the hub's own client.
 
@@ -88,7 +89,7 @@ def push(
     """
     _check(form, model)
     with tempfile.TemporaryDirectory(prefix="spry-push-") as folder:
-        with connect(server, admin_token, ca) as administrator:
+        with server.connect() as administrator:
             taken = save(administrator, job, Path(folder), form, model, version)
         say(push_folder(Path(folder), to, f"{job}, version {taken.version}", private=private))
 
