@@ -78,7 +78,7 @@ class NoiseRow:
     """Square of `cosine_steady` for each forward pass of all holders together."""
 
 
-WAY = (
+VARIANT = (
     "estimator",
     "kind",
     "per_example",
@@ -139,12 +139,12 @@ def row(manifest: Manifest, choice: Candidate, holders: int, number: int, sample
 
 
 def summarised(rows: Sequence[NoiseRow]) -> list[dict[str, Any]]:
-    """A line for each way to estimate: medians over the units, and means over those of the first and last block."""
+    """Medians over the units, and means over the first and last block, of each estimator with its settings."""
     table = pd.DataFrame(map(asdict, rows)).astype(dict.fromkeys(FIGURES, float))
-    ways = table.groupby(list(WAY), sort=False)
-    means = table.groupby([*WAY, "block"], sort=False)[list(FIGURES)].mean()
+    variants = table.groupby(list(VARIANT), sort=False)
+    means = table.groupby([*VARIANT, "block"], sort=False)[list(FIGURES)].mean()
     parts = {
-        "median": ways[list(FIGURES)].median(),
+        "median": variants[list(FIGURES)].median(),
         "first_block": means.xs(table["block"].min(), level="block"),
         "last_block": means.xs(table["block"].max(), level="block"),
     }
@@ -152,10 +152,10 @@ def summarised(rows: Sequence[NoiseRow]) -> list[dict[str, Any]]:
         holders = part.index.get_level_values("holders")
         part["efficiency"] = part["cosine_steady"].clip(lower=0) ** 2 / (part["passes"] * holders)
     return [
-        dict(zip(WAY, way, strict=True))
+        dict(zip(VARIANT, variant, strict=True))
         | {"units": int(count)}
-        | {name: _known(part.loc[way]) for name, part in parts.items()}
-        for way, count in ways.size().items()
+        | {name: _known(part.loc[variant]) for name, part in parts.items()}
+        for variant, count in variants.size().items()
     ]
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import typer
 
 from edge_client.commands.options.adapter import AdapterOptions
-from server.simulation.noise.rows import WAY, NoiseRow, summarised
+from server.simulation.noise.rows import VARIANT, NoiseRow, summarised
 from server.simulation.plan import Plan
 
 _CAPTION = """\
@@ -88,9 +88,9 @@ def _overview(rows: Sequence[NoiseRow]) -> pd.DataFrame:
 
 
 def _by_unit(rows: Sequence[NoiseRow]) -> Iterator[pd.DataFrame]:
-    """A table for each way to estimate."""
+    """A table for each estimator with its settings."""
     lines = [asdict(row) for row in rows]
-    for _, group in groupby(lines, key=lambda line: tuple(line[name] for name in WAY)):
+    for _, group in groupby(lines, key=lambda line: tuple(line[name] for name in VARIANT)):
         own = list(group)
         count = "" if own[0]["estimator"] == "exact" else f", K={own[0]['directions']}"
         table = pd.DataFrame(
