@@ -6,16 +6,11 @@ from typing import Annotated
 
 import typer
 
-from edge_client.commands.options.groups import grouped
+from edge_client.commands.options.groups import command_group, grouped
 from server.cli.common import JsonOption, ServerOptions, ago, show_json, show_table
 from server.cli.connection import part
 
-app = typer.Typer(
-    help="People who may use the server, each by a token of their own.",
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = command_group("People who may use the server, each by a token of their own.")
 
 
 @app.command()

@@ -6,14 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_client.commands.options.groups import grouped
+from edge_client.commands.options.groups import command_group, grouped
 from edge_client.format import size
 from server.cli.common import JsonOption, ServerOptions, ago, show_json, show_table
 from server.cli.connection import part
 
-app = typer.Typer(
-    help="Devices: who enrolled, and with what.", add_completion=False, rich_markup_mode=None, no_args_is_help=True
-)
+app = command_group("Devices: who enrolled, and with what.")
 
 
 @app.command(name="list")

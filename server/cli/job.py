@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from edge_client.bundle.folder import Bundle
-from edge_client.commands.options.groups import OptionGroup, grouped
+from edge_client.commands.options.groups import OptionGroup, command_group, grouped
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.commands.options.retired import refuse
 from edge_client.format import size
@@ -47,12 +47,7 @@ from server.jobs.presets import PRESETS
 _REFUSALS = 5
 """The newest that `spry job show` tells."""
 
-app = typer.Typer(
-    help="Jobs: a bundle to train, how, and when to stop.",
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = command_group("Jobs: a bundle to train, how, and when to stop.")
 app.command()(export)
 
 

@@ -8,19 +8,14 @@ from typing import Annotated
 
 import typer
 
-from edge_client.commands.options.groups import grouped
+from edge_client.commands.options.groups import command_group, grouped
 from edge_client.keys import read_public
 from edge_client.wire.invitation import Invitation
 from server.cli.common import JsonOption, ServerOptions, show_json, show_table, span
 from server.cli.connection import AdminError, part
 from server.control.invitations import as_lines
 
-app = typer.Typer(
-    help="Enrolment tokens: what a device needs to join.",
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = command_group("Enrolment tokens: what a device needs to join.")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
