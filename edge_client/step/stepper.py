@@ -7,10 +7,10 @@
     mixed     along up to a second cut and exact from there: the gradient that arrives at it, times the tangents that
               arrive at it, gives the directional derivatives
 
-Everything before the cut can be computed once (`prefix`), kept, and its programs released (`release_prefix`); steps
-then start from the kept hidden states. Weights, directions and gradients are dictionaries under the parameters' names
-in the manifest. A direction's array is [K * batch, *shape], K outermost; a parameter without one does not move. The
-shape of one at a bottleneck is what `Unit.tangents_of` says, and the step tells what such directions are in weights.
+Everything before the cut can be computed once (`prefix`) and kept; steps then start from the kept hidden states.
+Weights, directions and gradients are dictionaries under the parameters' names in the manifest. A direction's array is
+[K * batch, *shape], K outermost; a parameter without one does not move. The shape of one at a bottleneck is what
+`Unit.tangents_of` says, and the step tells what such directions are in weights.
 """
 
 from __future__ import annotations
@@ -230,11 +230,6 @@ class Stepper:
         return MixedStep(jvp, behind, _moved(arriving, directions))
 
     # --- memory ---
-
-    def release_prefix(self, cut: Cut) -> None:
-        """Give back the memory of every program before the cut."""
-        before = self.chain.segments[: self.chain.position(cut)]
-        self._release(program for program in self.chain.programs.values() if program.segment in before)
 
     def release(self) -> None:
         """Give back the memory of all programs of this shape."""

@@ -12,11 +12,12 @@ from typing import Annotated
 
 import typer
 
+from edge_client.checkpoints import silent_hub
 from edge_client.commands.options.groups import OptionGroup, command_group, grouped
+from edge_client.distribution import install_command
 from server.cli.common import JsonOption, NameArgument, ServerOptions, say, show_json
 from server.cli.connection import AdminError, Administrator
 from server.cli.files import Download, take
-from server.cli.hub import push_folder
 from server.errors import NotWhole
 from server.formats.registry import MERGED, NAMES, WHOLE, WITH_BASE
 
@@ -154,3 +155,30 @@ def _merge(administrator: Administrator, taken: Download, model: str, out: Path,
         kept = [merged / source, merged / "Modelfile"] if form == WHOLE else list(merged.iterdir())
         for file in kept:
             file.replace(out / file.name)
+
+
+def push_folder(folder: Path, repository: str, message: str, *, private: bool) -> str:
+    """Make the repository where there is none, and send what is in the folder; gives a line with its address.
+
+    The token is the one that the client finds: `hf auth login`, or the variable HF_TOKEN.
+    """
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+    except ImportError as error:
+        raise AdminError(f"a push needs the hub's client ({error}): {install_command('hub')}") from None
+    if silent := silent_hub():
+        raise AdminError(
+            f"the hub {silent} cannot be reached, so nothing is pushed: download it, and where it can be reached "
+            f"`hf upload {repository} FOLDER`"
+        )
+    api = HfApi()
+    try:
+        made = api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message=message)
+    except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, OSError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise AdminError(
+            f"the hub did not take {repository} ({first}); is it yours, and are you logged in (hf auth login)?"
+        ) from None
+    return f"pushed to {made}"

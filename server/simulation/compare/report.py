@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
+import numpy as np
 import pandas as pd
 import typer
 from rich.console import Console
@@ -15,9 +19,9 @@ from server.cli.common import JsonOption, show_json, show_table
 from server.simulation.compare.comparison import RIVALS, Comparison, MethodRow, RunGroup, compare
 from server.simulation.compare.measures import SCORES
 from server.simulation.compare.page import MADE_BY, ReportPage, html, markdown
-from server.simulation.compare.runs import find_runs
-from server.simulation.compare.sent import send_runs
+from server.simulation.compare.runs import CONFIG, Run, find_runs
 from server.simulation.compare.tables import Table, compact, overview, unfinished
+from server.sinks.sink import Curves, Point, open_sink, send
 
 
 class ReportError(SpryError):
@@ -72,6 +76,28 @@ def _send(runs: list[Path], to: str, *, as_json: bool) -> None:
         show_json({"to": to, "sent": sent})
     else:
         typer.echo(f"{sent} new points are in {to}")
+
+
+def send_runs(runs: Sequence[Run], to: str) -> int:
+    """Each run under its folder, as seen from the one that holds them all; says how many points were new."""
+    holder = os.path.commonpath([run.folder.parent for run in runs])
+    return sum(_send_run(run, run.folder.relative_to(holder).as_posix(), to) for run in runs)
+
+
+def _send_run(run: Run, name: str, to: str) -> int:
+    sink = open_sink(to, Curves(str(run.folder), name, msgspec.to_builtins(run.config)))
+    sent = send(sink, _points(run))
+    if run.summary is not None:
+        sink.end()
+    return sent
+
+
+def _points(run: Run) -> Iterator[Point]:
+    """The rounds' times as if the first had begun when the run was asked for."""
+    ends = (run.folder / CONFIG).stat().st_mtime + run.rounds["seconds"].cumsum()
+    finite = run.rounds.where(np.isfinite(run.rounds)).stack().dropna()
+    for (number, name), value in finite.items():
+        yield Point(number, name, value, ends[number])
 
 
 def as_builtins(compared: Comparison) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def estimate(
         from server.simulation.noise.table import AdapterNoise, as_dictionary, show
         from server.simulation.plan import plan_for
         from server.simulation.quiet import quiet_libraries
-        from server.simulation.run.weights import weights_in
+        from server.simulation.run.folder import weights_in
     except ModuleNotFoundError as error:
         raise RuntimeMissing("spry bench estimate", "simulate", f"{error.name} is not installed") from error
 

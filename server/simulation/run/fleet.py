@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from edge_client.arrays import Weights
@@ -26,6 +27,7 @@ from edge_client.wire.scalars import Participant, decode_report
 from server.aggregation.registry import PLAIN
 from server.jobs.completion import complete
 from server.policy.assignment import RoundSlot
+from server.policy.passes import passes
 from server.privacy.budget import may_go_on, mechanism_of, sampled_spent, settled_by_chance
 from server.privacy.noise import Noise
 from server.rounds.outcome import late
@@ -34,7 +36,6 @@ from server.simulation.compute.work import ClientPart, Trained, rows_together
 from server.simulation.data.population import sampled, taken
 from server.simulation.plan import Plan
 from server.simulation.run.clock import Clock, slowness
-from server.simulation.run.costs import mean_passes
 from server.simulation.run.device import DeviceMemory
 from server.simulation.run.overlap import Overlap
 from server.simulation.run.state import RunState
@@ -125,7 +126,11 @@ class Fleet:
     def _costs(self, tasks: Sequence[Task]) -> dict[str, Any]:
         if not tasks:  # by chance nobody came
             return {"passes": 0.0}
-        costs: dict[str, Any] = {"passes": round(mean_passes(self.plan.kind.estimator_of, self.manifest, tasks), 4)}
+        estimators = [self.plan.kind.estimator_of(task.training) for task in tasks]
+        steps = [
+            passes(kind, task.training, self.manifest, task.units) for kind, task in zip(estimators, tasks, strict=True)
+        ]
+        costs: dict[str, Any] = {"passes": round(fmean(steps), 4)}
         return costs | ({"peak_bytes": self._memory.peak(tasks)} if self._memory else {})
 
     # --- select, assign ---

@@ -18,8 +18,9 @@ from typing import Any
 
 import pandas as pd
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 
+from edge_client.arrays import Weights
 from edge_client.bundle.names import under, within
 from edge_client.store import files
 from server.errors import SimulationError
@@ -29,6 +30,7 @@ from server.strategy.state import ServerState
 
 _WEIGHTS, _OPTIMIZER, _CHANGE, _BASE = "weights/", "optimizer/", "change/", "base/"
 _NOTED = "noted"
+_ADAPTER = "adapter_model.safetensors"
 
 
 class RunFolder:
@@ -161,6 +163,33 @@ class RunFolder:
             raise SimulationError(f"{self.rounds} lacks rounds that are in the checkpoint; remove {self.path}")
         if (whole := "".join(kept)) != text:
             _write(self.rounds, whole)
+
+
+def weights_in(folder: Path, initial: Weights) -> Weights:
+    """Read the weights of the parameters in `initial`, which they must fit."""
+    weights = _trained(folder)
+    differing = sorted(n for n, value in initial.items() if n not in weights or weights[n].shape != value.shape)
+    if differing:
+        raise SimulationError(
+            f"{folder} has other weights than this adapter and these labels need, first {differing[0]}; give the "
+            "model, the data and the adapter that they were trained with"
+        )
+    return {name: weights[name].astype(value.dtype) for name, value in initial.items()}
+
+
+def _trained(folder: Path) -> Weights:
+    state = RunFolder(folder).state()
+    if state is not None:
+        return state.model.weights
+    if not (path := folder / _ADAPTER).is_file():
+        raise SimulationError(
+            f"{folder} holds neither a checkpoint of `spry simulate` nor {_ADAPTER}; give the folder of a run, or "
+            "of an adapter"
+        )
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise SimulationError(f"{path} cannot be read ({error}); download it again") from None
 
 
 def _but_rounds(config: Mapping[str, Any]) -> dict[str, Any]:

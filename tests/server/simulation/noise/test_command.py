@@ -18,9 +18,8 @@ from server.simulation.compute.work import learner_of, population_of
 from server.simulation.noise.choice import Candidate, cosine_with, forward_passes, noise
 from server.simulation.noise.measurement import measure
 from server.simulation.plan import plan_for
-from server.simulation.run.folder import RunFolder
+from server.simulation.run.folder import RunFolder, weights_in
 from server.simulation.run.run import simulate
-from server.simulation.run.weights import weights_in
 from tests.server.simulation.runs import SMALL_LORA, write_data
 
 BATCH, LENGTH = 4, 8

@@ -10,11 +10,11 @@ from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.methods.methods import METHODS
 from server.simulation.plan import plan_for
-from server.simulation.run.costs import Shape, client_work, in_tables, numbers_down, numbers_up, server_work
 from server.simulation.run.fleet import Fleet
 from server.simulation.run.state import RunState
 from server.strategy.state import ServerState
 from tests.server.simulation.runs import SMALL_LORA
+from tests.server.simulation.tables import Shape, client_work, in_tables, numbers_down, numbers_up, server_work
 
 CLIENTS, BATCH = 16, 4
 TABLE = {"spry", "fedavg", "fedyogi", "fedsgd", "fedmezo", "baffle+", "fwdllm+"}

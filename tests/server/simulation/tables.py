@@ -1,4 +1,4 @@
-"""What a round costs: by the paper's tables (appendix "Communication and Computation Costs"), and in forward passes.
+"""What a round costs by the paper's tables (appendix "Communication and Computation Costs").
 
 The tables know L layers with the same number of weights each, M clients, and none but the layers' weights. What is
 counted of a simulated round (`server.simulation.run.traffic`) has more in it, each part of which a client needs:
@@ -13,13 +13,9 @@ counted of a simulated round (`server.simulation.run.traffic`) has more in it, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from edge_client.bundle.manifest import Manifest
-from edge_client.estimators.estimator import Estimator
-from edge_client.wire.protocol import Mode, Task, Training
-from server.policy.passes import passes
+from edge_client.wire.protocol import Mode
 from server.simulation.methods.methods import Family, Method
 
 
@@ -102,14 +98,3 @@ def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
     if frequency == "iteration" and family == "zero-order":
         return 2 * shape.clients * shape.all_weights
     return (shape.clients - 1) * shape.all_weights
-
-
-# --- forward passes --------------------------------------------------------------------------------------------------
-
-
-def mean_passes(
-    estimator_of: Callable[[Training], type[Estimator]], manifest: Manifest, tasks: Iterable[Task]
-) -> float:
-    """The forward passes of a step of a round's clients, each by its own task's estimator."""
-    counts = [passes(estimator_of(task.training), task.training, manifest, task.units) for task in tasks]
-    return sum(counts) / len(counts)
