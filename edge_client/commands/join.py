@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edge_client.commands.membership import wishes as wanted
+from edge_client.commands.membership import options as join_options
 from edge_client.commands.membership.successor import replace_by
 from edge_client.data.examples import BadRows
 from edge_client.errors import SpryError
@@ -62,7 +62,7 @@ def join(
     Example: spry join --server https://spry.example.org --token T --data my.jsonl --only-charging --hours 22-6
     """
     where, token = invited(invitation, server, token)
-    wishes = wanted.Wishes(
+    options = join_options.JoinOptions(
         server=where,
         token=token,
         data=str(data),
@@ -90,11 +90,11 @@ def join(
         rounds=rounds,
         as_json=as_json,
     )
-    wishes.conditions()  # refused here where they make no sense
-    replace_by("edge_client.commands.membership.participation", **wanted.handing_over(wishes))
+    options.conditions()  # refused here where they make no sense
+    replace_by("edge_client.commands.membership.participation", **join_options.handing_over(options))
     from edge_client.commands.membership.participation import take_part
 
-    code = take_part(wishes)
+    code = take_part(options)
     if code:
         raise typer.Exit(code)
 

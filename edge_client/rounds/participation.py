@@ -19,7 +19,7 @@ from edge_client.store.job import Checkpoint, JobStore
 from edge_client.training.epoch import Judged, TrainingState, steps_in, update
 from edge_client.training.round import LocalData, LocalModel, client_round, evaluated, personalized
 from edge_client.training.session import TrainingSession
-from edge_client.wire.protocol import Judgement, Task
+from edge_client.wire.protocol import EvaluationReport, Task
 from edge_client.wire.server import Server
 
 from .iterations import Iterations
@@ -76,7 +76,7 @@ class Participation:
     def _tell_server(self, judged: Judged) -> None:
         """Send what this device measured; the round is over, so that a server that refuses it costs a warning alone."""
         try:
-            self.server.send_judgement(self.task.id, Judgement(**judged.told()))
+            self.server.send_evaluation(self.task.id, EvaluationReport(**judged.told()))
         except (Unauthorized, Unreachable):
             raise
         except ServerError as error:

@@ -15,7 +15,7 @@ Tensors travel as safetensors, scalars as the records of `edge_client.wire.scala
     GET  /v1/tasks/{task}/sum           where a sum stands (`edge_client.secagg.messages`)
     PUT  /v1/tasks/{task}/sum/{message} what a device says at a stage of it -> Receipt
     PUT  /v1/tasks/{task}/jvps/{i}      a scalar report -> Receipt
-    PUT  /v1/tasks/{task}/judgement     Judgement -> Receipt, behind the last step of a round of mode iteration
+    PUT  /v1/tasks/{task}/judgement     EvaluationReport -> Receipt, behind the last step of a round of mode iteration
     POST /v1/tasks/{task}/failure       Failure -> Receipt
 
 A refusal is a problem document (RFC 9457) with a `code` out of `RefusalCode` where a device must react to it.
@@ -280,7 +280,7 @@ Sums = Annotated[dict[Name, Finite], Len(0, 20)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class EvaluationReport:
     """How good a round's global weights and a device's own are; in mode iteration it is sent by itself, at the end."""
 
     held_back: Count = 0
@@ -293,7 +293,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Report(Judgement):
+class Report(EvaluationReport):
     """A client's report on its training, beside an update's tensors."""
 
     examples: Annotated[int, Ge(1), Le(2**40)]

@@ -36,8 +36,8 @@ from .protocol import (
     DeviceKey,
     Enrolled,
     Enrolment,
+    EvaluationReport,
     Failure,
-    Judgement,
     OpenJob,
     Receipt,
 )
@@ -165,8 +165,8 @@ class Server:
     def send_masked(self, task: str, data: bytes) -> Receipt:
         return self._send(f"/tasks/{quote(task, safe='')}/update", data, _OCTETS)
 
-    def send_judgement(self, task: str, judgement: Judgement) -> Receipt:
-        return self._message("PUT", f"/tasks/{quote(task, safe='')}/judgement", Receipt, judgement)
+    def send_evaluation(self, task: str, evaluation: EvaluationReport) -> Receipt:
+        return self._message("PUT", f"/tasks/{quote(task, safe='')}/judgement", Receipt, evaluation)
 
     def send_failure(self, task: str, reason: str) -> Receipt:
         return self._message("POST", f"/tasks/{quote(task, safe='')}/failure", Receipt, Failure(reason[:500]))

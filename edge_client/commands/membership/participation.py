@@ -16,7 +16,7 @@ from edge_client.data.columns import Columns
 from edge_client.events import Event
 from edge_client.memory import return_freed_blocks
 
-from . import wishes as wanted
+from . import options as join_options
 from .reporter import Reporter
 from .successor import replace_by_same
 
@@ -25,41 +25,41 @@ IDLE_VARIABLE = "SPRY_IDLE"
 """Hands a wait from a process to the one that takes its place."""
 
 
-def take_part(wishes: wanted.Wishes) -> int:
-    """Until interrupted, or what was wished for is done; the exit code."""
+def take_part(options: join_options.JoinOptions) -> int:
+    """Until interrupted, or what was asked for is done; the exit code."""
     return_freed_blocks()
     idle = handed_over()
-    to_the_end = wishes.once or wishes.rounds is not None
-    reporter = Reporter(as_json=wishes.as_json)
+    to_the_end = options.once or options.rounds is not None
+    reporter = Reporter(as_json=options.as_json)
     with reporter as tell:
         client = Client(
-            wishes.server,
-            wishes.token,
-            wishes.data,
-            home=wishes.home,
-            job=wishes.job,
-            runtime=wishes.runtime,
-            threads=wishes.threads,
-            device=wishes.device,
-            name=wishes.name,
-            ca=wishes.ca,
-            trust=wishes.trust,
-            conditions=wishes.conditions(),
-            bad_rows=wishes.bad_rows,
-            holdout=wishes.holdout,
-            columns=Columns(wishes.text, wishes.pair, wishes.label),
-            only_sums=wishes.only_sums,
+            options.server,
+            options.token,
+            options.data,
+            home=options.home,
+            job=options.job,
+            runtime=options.runtime,
+            threads=options.threads,
+            device=options.device,
+            name=options.name,
+            ca=options.ca,
+            trust=options.trust,
+            conditions=options.conditions(),
+            bad_rows=options.bad_rows,
+            holdout=options.holdout,
+            columns=Columns(options.text, options.pair, options.label),
+            only_sums=options.only_sums,
             on_event=tell,
             on_idle=None if to_the_end else partial(start_anew, reporter),
         )
         try:
-            done = client.run(once=wishes.once, rounds=wishes.rounds, idle=idle)
+            done = client.run(once=options.once, rounds=options.rounds, idle=idle)
         except KeyboardInterrupt:
             tell(Event("stopped", "stopped; what was trained is kept, and goes on with the next spry join"))
             raise
         finally:
             client.close()
-    return FAILED if wishes.once and done.failures else 0
+    return FAILED if options.once and done.failures else 0
 
 
 def start_anew(reporter: Reporter, idle: Idle) -> None:
@@ -79,4 +79,4 @@ def handed_over() -> Idle | None:
 def main() -> NoReturn:
     """Go on as the process before this one was asked to."""
     end_as_interrupted()
-    sys.exit(outcome(lambda: take_part(wanted.handed_over())))
+    sys.exit(outcome(lambda: take_part(join_options.handed_over())))

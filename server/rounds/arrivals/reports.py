@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from edge_client.bundle.manifest import Manifest
 from edge_client.training.features import Moments
 from edge_client.wire.clipping import silent
-from edge_client.wire.protocol import Judgement, Receipt, Report
+from edge_client.wire.protocol import EvaluationReport, Receipt, Report
 from edge_client.wire.scalars import ScalarError, decode_report, largest_report
 from server.errors import Overtaken, Refusal, not_found
 from server.jobs.job import Job
@@ -133,7 +133,7 @@ class Reports:
             scalars.add(connection, assignment, iteration, data)
         return False
 
-    def take_judgement(self, device: str, task: str, judgement: Judgement) -> Receipt:
+    def take_evaluation(self, device: str, task: str, evaluation: EvaluationReport) -> Receipt:
         """Among the round's metrics, whether or not the server has closed it; sending another replaces it."""
         assignment = self._assignment(device, task)
         job = find_job(self._store, assignment.job)
@@ -142,7 +142,7 @@ class Reports:
                 raise self._over(assignment)
             if job.settings.training.mode != "iteration" or not job.settings.device_evaluation:
                 raise Refusal(422, "invalid", "nobody asked this task's device for what it measures")
-            told = Report(examples=assignment.declared or 1, steps=job.settings.steps, loss=0.0, **asdict(judgement))
+            told = Report(examples=assignment.declared or 1, steps=job.settings.steps, loss=0.0, **asdict(evaluation))
             check_held_back(told, assignment.declared, job.settings.training, self._store.bundles.manifest(job.bundle))
         except Refusal as refusal:
             self._note(assignment, refusal, device)

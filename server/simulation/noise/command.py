@@ -103,7 +103,7 @@ def estimate(
     fleet: FleetOptions,
     sweep: SweepOptions,
     settings: SettingsOptions,
-    adapter: Annotated[AdapterOptions, {**FLEETS_NAMES, "examples": "--desk-examples"}],
+    adapter: Annotated[AdapterOptions, {**FLEETS_NAMES, "examples": "--calibration-examples"}],
     measured: GradientOptions,
     computed: ComputeOptions,
     by_unit: Annotated[bool, typer.Option("--by-unit", help="Show each unit.")] = False,

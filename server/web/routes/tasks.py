@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from edge_client.secagg.messages import Message
 from edge_client.wire.proofs import digest_header, digest_of
-from edge_client.wire.protocol import SAFETENSORS, Failure, Judgement, Receipt
+from edge_client.wire.protocol import SAFETENSORS, EvaluationReport, Failure, Receipt
 from server.control.proofs import require_digest
 from server.errors import Refusal
 from server.rounds.arrivals.summands import LARGEST
@@ -58,9 +58,9 @@ async def put_scalars(
 
 @router.put("/judgement", dependencies=[SignedBody])
 @takes(_FAILURE)
-def put_judgement(services: UseServices, device: Device, task: str, judgement: Judgement) -> Receipt:
+def put_evaluation(services: UseServices, device: Device, task: str, evaluation: EvaluationReport) -> Receipt:
     """Take what a device measured when a round of mode iteration was over for it, where its task asked for that."""
-    return services.reports.take_judgement(device.id, task, judgement)
+    return services.reports.take_evaluation(device.id, task, evaluation)
 
 
 @router.get("/sum", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})

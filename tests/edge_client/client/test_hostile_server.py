@@ -27,7 +27,16 @@ from edge_client.secagg.member import About, Kept, Member
 from edge_client.secagg.messages import Survivors, View
 from edge_client.store.job import KeptWeights
 from edge_client.wire.answers import Tensors
-from edge_client.wire.protocol import CheckedIn, CheckIn, DeviceKey, Enrolled, Enrolment, Judgement, OpenJob, Receipt
+from edge_client.wire.protocol import (
+    CheckedIn,
+    CheckIn,
+    DeviceKey,
+    Enrolled,
+    Enrolment,
+    EvaluationReport,
+    OpenJob,
+    Receipt,
+)
 from edge_client.wire.scalars import decode_records
 from edge_client.wire.server import Server
 
@@ -115,7 +124,7 @@ CALLS = {
     "update": (RECEIPT, lambda server: server.send_update("t", b"")),
     "derivatives": (RECEIPT, lambda server: server.send_jvps("t", 0, b"")),
     "message": (RECEIPT, lambda server: server.send_message("t", "card", b"")),
-    "judgement": (RECEIPT, lambda server: server.send_judgement("t", Judgement())),
+    "judgement": (RECEIPT, lambda server: server.send_evaluation("t", EvaluationReport())),
     "failure": (RECEIPT, lambda server: server.send_failure("t", "no")),
     "weights": (RECEIPT, lambda server: server.weights("j", 0, 1000)),
     "steps": (RECEIPT, lambda server: server.steps("j", 0, 1000)),

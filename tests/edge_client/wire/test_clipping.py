@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge_client.wire.clipping import changes_of, clipped, length_of, silent
-from edge_client.wire.protocol import Judgement, Report
+from edge_client.wire.protocol import EvaluationReport, Report
 
 
 def test_a_long_update_keeps_its_direction_and_a_short_one_its_bits():
@@ -27,7 +27,9 @@ def test_a_long_update_keeps_its_direction_and_a_short_one_its_bits():
 
 
 def test_a_silent_report_is_the_same_for_all_examples():
-    told = Judgement(held_back=4, right_global=3, right_personal=2, sums_global={"f1": 1.0}, sums_personal={"f1": 2.0})
+    told = EvaluationReport(
+        held_back=4, right_global=3, right_personal=2, sums_global={"f1": 1.0}, sums_personal={"f1": 2.0}
+    )
     one = Report(5, 3, 0.7, 2.0, 9, measured=64, **asdict(told))
     other = Report(900, 3, 9.9, 2.0, 9, held_back=1, right_personal=1)
     assert silent(one) == silent(other)

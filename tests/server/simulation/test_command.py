@@ -131,7 +131,7 @@ def test_every_method_runs_by_the_papers_preset(method, words, capsys):
     assert default.kind == papers("sst2", method).kind
 
 
-def test_a_run_does_not_go_on_with_other_examples_at_the_desk(words, tmp_path, capsys):
+def test_a_run_does_not_go_on_with_another_calibration_set(words, tmp_path, capsys):
     desk = tmp_path / "desk.jsonl"
     desk.write_text((tmp_path / "fleet-data" / "train.jsonl").read_text())
     narrow = {"preset": "bottleneck", "peft": "bottleneck", "rank": 2, "examples": desk, "iterations": 1}

@@ -6,7 +6,7 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from edge_client.wire.protocol import CheckIn, DeviceKey, Enrolment, Failure, Judgement, Report
+from edge_client.wire.protocol import CheckIn, DeviceKey, Enrolment, EvaluationReport, Failure, Report
 from server.web.bodies import strict_for
 
 MESSAGES = {
@@ -17,7 +17,7 @@ MESSAGES = {
         "step_seconds": 0.5, "resident_bytes": 7, "low_memory": False, "unfit": {"j": "no"}, "sums": True,
         "only_sums": False, "adds_noise": True,
     },
-    Judgement: {
+    EvaluationReport: {
         "held_back": 4, "right_global": 3, "right_personal": 2, "sums_global": {"loss": 0.5}, "sums_personal": {},
     },
     Failure: {"reason": "why"},

@@ -29,7 +29,7 @@ def test_no_message_breaks_the_server(api):
         if operation.path not in SKIPPED:
             by_device = "task" in operation.path or "check-in" in operation.path
             sent += bombard(operation, server.http, device.headers if by_device else server.admin, known)
-    assert sent > 200
+    assert sent > 150
 
 
 def bombard(operation, session, headers, known) -> int:
@@ -37,7 +37,7 @@ def bombard(operation, session, headers, known) -> int:
     count = 0
 
     @settings(
-        max_examples=12, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=6, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
     )
     @given(case=operation.as_strategy())
     def send(case):

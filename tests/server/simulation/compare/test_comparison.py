@@ -198,7 +198,7 @@ def test_a_label_tells_the_servers_rates_from_the_clients(tmp_path):
     ]  # fmt: skip
 
 
-def test_runs_with_and_without_examples_at_the_desk_are_two_rows(tmp_path):
+def test_runs_with_and_without_a_calibration_set_are_two_rows(tmp_path):
     runs = (config("spry", adapter={"method": "lora", "examples": file}) for file in ("", "at/desk.jsonl"))
     assert labels(tmp_path, *runs) == [["spry", "spry, examples desk.jsonl"]]
 

@@ -85,14 +85,7 @@ def test_what_a_worker_refuses_is_told_and_what_kills_it_too(model_folder, data)
         crew.close()
 
 
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [
-        ("ctrl-c", 130),
-        ("terminate", 130),
-        ("kill", -signal.SIGKILL),
-    ],
-)
+@pytest.mark.parametrize(("how", "code"), [("ctrl-c", 130), ("kill", -signal.SIGKILL)])
 def test_a_stopped_command_leaves_no_process_and_goes_on(how, code, model_folder, data, tmp_path, started):
     plan = small(model_folder, data, rounds=1000)
     process = started(plan, "--workers", "2")
@@ -101,8 +94,6 @@ def test_a_stopped_command_leaves_no_process_and_goes_on(how, code, model_folder
     assert len(workers) == 2
     if how == "ctrl-c":
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    elif how == "terminate":
-        process.terminate()
     else:
         process.kill()
     asked = time.monotonic()
@@ -112,6 +103,5 @@ def test_a_stopped_command_leaves_no_process_and_goes_on(how, code, model_folder
     assert time.monotonic() - asked < 30
     assert told[-1].startswith("stopped after round" if code == 130 else ("round ", "loading "))
     assert all(line.startswith(("round ", "loading ")) for line in told[:-1])
-    if how != "terminate":  # to the command itself the same as ctrl-c
-        more = small(model_folder, data, rounds=len(lines(tmp_path / "run")) + 1)
-        assert bits(done(more, tmp_path / "run")) == bits(done(more, tmp_path / "whole"))
+    more = small(model_folder, data, rounds=len(lines(tmp_path / "run")) + 1)
+    assert bits(done(more, tmp_path / "run")) == bits(done(more, tmp_path / "whole"))

@@ -307,9 +307,9 @@ def test_any_setting_can_be_set(estimate, tmp_path):
     assert found == json.loads(estimate("--directions", "4", *asked[2:]))
 
 
-def test_labelled_examples_at_the_desk(estimate, plan):
+def test_a_labelled_calibration_set(estimate, plan):
     narrow = "--peft", "bottleneck", "--rank", "2", "--estimators", "exact", "--json"
-    (found,) = json.loads(estimate(*narrow, "--desk-examples", f"{plan.data}/train.jsonl"))["adapters"]
+    (found,) = json.loads(estimate(*narrow, "--calibration-examples", f"{plan.data}/train.jsonl"))["adapters"]
     assert found["adapter"]["examples"].endswith("train.jsonl")
     assert found["rows"] != json.loads(estimate(*narrow))["adapters"][0]["rows"]
 

@@ -13,7 +13,7 @@ from edge_client.format import parse_bytes
 _VARIABLE = "SPRY_JOIN"
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class JoinOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `spry join`, by their names."""
 
     server: str
@@ -54,11 +54,11 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def handing_over(wishes: Wishes) -> dict[str, str]:
+def handing_over(options: JoinOptions) -> dict[str, str]:
     """The variable that tells another process. Only its user can read it, unlike a command line."""
-    return {_VARIABLE: msgspec.json.encode(wishes).decode()}
+    return {_VARIABLE: msgspec.json.encode(options).decode()}
 
 
-def handed_over() -> Wishes:
+def handed_over() -> JoinOptions:
     """Read what the process before this one handed over; the variable stays for the next one."""
-    return msgspec.json.decode(os.environ[_VARIABLE], type=Wishes)
+    return msgspec.json.decode(os.environ[_VARIABLE], type=JoinOptions)
