@@ -1,4 +1,4 @@
-"""Ways to estimate a gradient: what each costs, and what theory says of its noise."""
+"""Estimators of a gradient: what each costs, and what theory says of its noise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server.policy.passes import passes
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to estimate."""
+    """An estimator with its settings."""
 
     training: Training
     per_client: int = 1
