@@ -19,7 +19,7 @@ class Ways(NamedTuple):
     """So many, the first ones, can hold whatever step there is."""
     best: Training
     least: Training
-    """Of those that can hold a block's way back."""
+    """Of those that can hold a block's way back, or none."""
     depth: Depth | None
     """None where there is no choice."""
 
@@ -37,7 +37,8 @@ def ways_in(plan: Plan, settings: JobSettings, manifest: Manifest, clients: int)
     ways, able = plan.kind.estimator_of(settings.training).ways(settings.training, manifest), round(plan.able * clients)
     if len(ways) == 1:
         return Ways(able, ways[0], ways[0], None)
-    most, block = ways[0].exact_blocks, ways[-2].exact_blocks
-    depth = settings.depth(manifest, [most] * able + [block] * (clients - able))
+    most, least = ways[0].exact_blocks, ways[-1 if plan.others == "forward" else -2].exact_blocks
+    others = 0 if plan.others == "absent" else clients - able
+    depth = settings.depth(manifest, [most] * able + [least] * others)
     within = [way for way in ways if way.exact_blocks <= depth.blocks]
-    return Ways(able, within[0], next(way for way in within if way.exact_blocks <= block), depth)
+    return Ways(able, within[0], next(way for way in within if way.exact_blocks <= least), depth)

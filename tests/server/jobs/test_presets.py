@@ -90,7 +90,9 @@ def test_more_directions_than_a_report_holds_are_refused(bundle):
     [("bottleneck", {}, "bottleneck"), ("bottleneck", {"estimator": "auto"}, "bottleneck"),
      ("bottleneck", {"estimator": "forward"}, "forward"), ("bottleneck", {"estimator": "exact"}, "default"),
      ("lora", {}, "auto"), ("ia3", {"estimator": "mixed"}, "auto"), ("lora", {"estimator": "forward"}, "forward"),
-     ("lora", {"estimator": "forward", "mode": "iteration"}, "default"),
+     ("lora", {"estimator": "forward", "mode": "iteration"}, "scalars"), ("lora", {"mode": "iteration"}, "scalars"),
+     ("lora", {"mode": "iteration", "head": "apart"}, "default"),
+     ("lora", {"mode": "iteration", "estimator": "central"}, "default"),
      ("lora", {"estimator": "exact"}, "default"), ("classifier", {}, "default")],
 )  # fmt: skip
 def test_the_preset_that_fits(adapter, asked, preset):
@@ -125,7 +127,7 @@ def test_a_start_with_few_rows_lets_devices_walk(bundle):
 
 
 @pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
-@pytest.mark.parametrize("asked", [{"mode": "iteration"}, {"head": "joint"}])
+@pytest.mark.parametrize("asked", [{"mode": "iteration", "head": "apart"}, {"head": "joint"}])
 def test_nothing_goes_back_where_it_cannot_be_told(adapter, asked):
     assert preset_for(adapter, asked) == "default"
 
