@@ -20,7 +20,7 @@ from fleet import machine
 from edge_client.arrays import Weights
 from edge_client.training.optimizers import server_step
 from edge_client.wire.protocol import ServerOptimizers
-from server.jobs.assignment import cyclic
+from server.policy.assignment import cyclic
 from server.storage.files.blobs import Blobs
 from server.strategy.mean import Mean
 

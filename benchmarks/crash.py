@@ -41,7 +41,7 @@ from edge_client.training.session import TrainingSession
 from edge_client.wire.protocol import Task
 from server.cli.connection import NoAnswer
 from server.jobs.job import Job
-from server.rounds.places.fleet import is_to_measure
+from server.rounds.selection.fleet import is_to_measure
 from server.settings import Settings
 from server.storage.jobs import find_job
 from server.storage.schema.tables import devices, rounds, tasks

@@ -139,7 +139,7 @@ def devices_of(known: Encoded, options: argparse.Namespace, kind: str) -> list[D
         labels = np.array([known.classes[str(row["label"])] for row in part])
         share = TRAINED * _size_of(number, options)
         chosen = np.random.default_rng(number).permutation(len(part))[: max(1, round(share * len(part)))]
-        lies = kind in LYING and number >= options.clients - options.liars
+        lies = kind in LYING and number >= options.clients - options.malicious
         found.append(Device(features[chosen], labels[chosen], kind if lies else ""))
     return found
 
@@ -151,7 +151,7 @@ def _size_of(number: int, options: argparse.Namespace) -> float:
 
 
 def played(known: Encoded, options: argparse.Namespace, kind: str, rule: str) -> dict[str, float]:
-    """Its accuracy at the end, and how often honest devices and liars were left out or named."""
+    """Its accuracy at the end, and how often honest devices and malicious devices were left out or named."""
     manifest, spec = known.manifest, known.manifest.features
     assert spec is not None
     devices = devices_of(known, options, kind)
@@ -168,11 +168,11 @@ def played(known: Encoded, options: argparse.Namespace, kind: str, rule: str) ->
         context = RoundContext(settings, manifest, usual([one.norms for one in updates]))
         outcome = strategy_of(settings).aggregate(model, updates, context)
         model, named = outcome.model, [*named, *(part for part, _ in outcome.odd)]
-    honest = options.clients - options.liars if kind in ("flipped", *LYING) else options.clients
+    honest = options.clients - options.malicious if kind in ("flipped", *LYING) else options.clients
     return {
         "accuracy": _accuracy(known, model.result, options),
         "honest": sum(int(part) < honest for part in named),
-        "liars": sum(int(part) >= honest for part in named),
+        "malicious": sum(int(part) >= honest for part in named),
     }
 
 
@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--alphas", default="1,0.1", help="of Dirichlet splits")
     parser.add_argument("--seeds", type=int, default=3, help="so many splits of each")
     parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--liars", type=int, default=3)
+    parser.add_argument("--malicious", type=int, default=3)
     parser.add_argument("--examples", type=int, default=100, help="of each device")
     parser.add_argument("--spread", type=float, default=0.0, help="of the logarithm of how many rows devices have")
     parser.add_argument("--rounds", type=int, default=10)

@@ -10,7 +10,7 @@ what the head's step needs, `loud` in all, each as large as the server takes, `n
 devices by all of their rounds: it tells the truth for a third of them and then sends the opposite, as long as it is
 heard. Beside them `honest`, the fleet in which nobody lies, and `without`, the fleet without the three, by the plain
 mean. In the simulator; with `--bundle` on a real server, with a process for each device. The same command goes on where
-it stopped. `--liars 0 --fleets honest --rules mean` says whether real devices end where simulated ones do.
+it stopped. `--malicious 0 --fleets honest --rules mean` says whether real devices end where simulated ones do.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def told_of_features(kind: str, start: Weights, sent: Weights, own: Moments, spe
 
 
 def shares(options: argparse.Namespace) -> list[list[dict[str, Any]]]:
-    """Each device's rows, the liars' last."""
+    """Each device's rows, the malicious devices' last."""
     rows = read_rows(options.data / "train.jsonl", options.clients * options.examples)
     names = sorted({str(row["label"]) for row in rows})
     kinds = Kinds(tuple(names), np.array([names.index(str(row["label"])) for row in rows]))
@@ -126,7 +126,7 @@ def shares(options: argparse.Namespace) -> list[list[dict[str, Any]]]:
 def fleet_of(options: argparse.Namespace, kind: str) -> list[list[dict[str, Any]]]:
     """The rows of a fleet's devices."""
     parts = shares(options)
-    honest = options.clients - options.liars
+    honest = options.clients - options.malicious
     if kind == WITHOUT:
         return parts[:honest]
     if kind == "flipped":
@@ -146,12 +146,12 @@ def settings_of(options: argparse.Namespace, rule: str, clients: int) -> dict[st
 # --- simulated -------------------------------------------------------------------------------------------------------
 
 
-class Liars(Alone):
+class Malicious(Alone):
     """Workers whose last clients lie."""
 
-    def __init__(self, worker: Worker, liars: frozenset[int], kind: str, rounds: int) -> None:
+    def __init__(self, worker: Worker, malicious: frozenset[int], kind: str, rounds: int) -> None:
         super().__init__(worker)
-        self._liars, self._kind, self._rounds = liars, kind, rounds
+        self._malicious, self._kind, self._rounds = malicious, kind, rounds
         self._spec = worker.manifest.features
 
     def call(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -160,7 +160,7 @@ class Liars(Alone):
             return found
         return [
             [
-                self._lied(call[1], member, one) if member.client in self._liars else one
+                self._lied(call[1], member, one) if member.client in self._malicious else one
                 for member, one in zip(call[0], group, strict=True)
             ]
             for call, group in zip(calls, found, strict=True)
@@ -186,8 +186,8 @@ def simulated(options: argparse.Namespace, kind: str, rule: str, folder: Path) -
         test_examples=options.test_examples,
     )  # fmt: skip
     worker = Worker(plan)
-    last = range(options.clients - options.liars, options.clients)
-    crew = Liars(worker, frozenset(last if kind in LYING else ()), kind, options.rounds)
+    last = range(options.clients - options.malicious, options.clients)
+    crew = Malicious(worker, frozenset(last if kind in LYING else ()), kind, options.rounds)
     fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew)
     state, line = RunState(ServerState(0, worker.learner.initial)), dict[str, Any]()
     outliers = 0
@@ -200,7 +200,7 @@ def simulated(options: argparse.Namespace, kind: str, rule: str, folder: Path) -
 # --- on a real server ------------------------------------------------------------------------------------------------
 
 
-LIAR = [sys.executable, __file__]
+MALICIOUS = [sys.executable, __file__]
 """In the place of `spry`."""
 
 
@@ -229,7 +229,7 @@ def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> d
     try:
         with server.administrator() as admin:
             settings = settings_of(options, rule, len(parts)) | {"over_selection": 1, "deadline": 900}
-            settings["minimum"] = len(parts)  # a round without a process that starts late may be one without liars
+            settings["minimum"] = len(parts)  # else a late process may leave a round without lies
             settings |= {"held_out": admin.upload_held_out(held_out)}
             bundle = admin.upload_bundle(options.bundle)
             (known,) = [one for one in admin.get("/v1/bundles") if one["sha256"] == bundle]
@@ -240,9 +240,9 @@ def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> d
             for number, part in enumerate(parts):
                 home = folder / f"client-{number}"
                 rows = write_rows(home / "rows.jsonl", part)
-                lies = kind == "negated" and number >= options.clients - options.liars
+                lies = kind == "negated" and number >= options.clients - options.malicious
                 more = "--holdout", f"{1 - TRAINED:.1f}", "--name", f"device-{number}", "--rounds", str(options.rounds)
-                clients.append(Client(server, home, rows, token, *more, spry=LIAR if lies else SPRY))
+                clients.append(Client(server, home, rows, token, *more, spry=MALICIOUS if lies else SPRY))
             while (job := admin.get("/v1/jobs/poison"))["state"] == "running":
                 for client in clients:
                     if client.running or client.process.returncode:
@@ -265,7 +265,7 @@ def measured(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Every case that was asked for, by fleet and mean; those that were measured before are read."""
     rules = options.rules.split(",")
     cases = [(kind, rule) for rule in rules for kind in options.fleets.split(",")]
-    if options.liars:
+    if options.malicious:
         cases = [(WITHOUT, PLAIN), *cases]
     run = served if options.bundle else simulated
     if options.bundle and set(options.fleets.split(",")) & set(CLAIMS):
@@ -292,7 +292,7 @@ def table(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
     lines = [f"{rule:<10}" + "".join(f"{value:>10.4f}" for value in values) for rule, values in rows]
     head = f"{'':<10}" + "".join(f"{kind:>10}" for kind in kinds)
     without = found.get(f"{WITHOUT} {PLAIN}")
-    last = [f"without the liars, by the mean: {without['accuracy']:.4f}"] if without else []
+    last = [f"without the malicious devices, by the mean: {without['accuracy']:.4f}"] if without else []
     return "\n".join([head, *lines, *last])
 
 
@@ -305,7 +305,7 @@ def main() -> None:
     parser.add_argument("--rules", default=",".join(AGGREGATION_RULES))
     parser.add_argument("--fleets", default=",".join(FLEETS))
     parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--liars", type=int, default=3)
+    parser.add_argument("--malicious", type=int, default=3)
     parser.add_argument("--examples", type=int, default=100, help="of each device")
     parser.add_argument("--alpha", type=float, default=1.0, help="of the Dirichlet split")
     parser.add_argument("--rounds", type=int, default=20)

@@ -40,7 +40,7 @@ from export.check.reference import Reference
 from export.model.loading import load
 from export.rows import ARITHMETIC
 from export.tasks.registry import MODEL_TASKS
-from server.jobs.assignment import seed_of, slots
+from server.policy.assignment import seed_of, slots
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled

@@ -40,7 +40,7 @@ PUBLIC = (
     *("edge_client.tasks.task", "edge_client.tasks.registry"),
     *("export.options", "export.pipeline", "export.merge", "export.errors", "export.adapt.adapter"),
     *("export.lower.target", "server.simulation.compute.learner"),
-    *("server.app", "server.jobs.job", "server.jobs.settings", "server.jobs.assignment", "server.rounds.rounds"),
+    *("server.app", "server.jobs.job", "server.jobs.settings", "server.policy.assignment", "server.rounds.rounds"),
     *("server.strategy.mean", "server.aggregation.rule", "server.settings"),
 )
 """The surface of the device's SDK, and the modules that say what its parts and the server's are."""

@@ -16,7 +16,7 @@ from server.addresses import TrueClient
 from server.errors import ServerConfigError
 from server.names import ADMIN_TOKEN
 from server.rounds.arrivals.summands import Summands
-from server.rounds.places.offers import Offers
+from server.rounds.selection.offers import Offers
 from server.rounds.ticker import Ticker
 from server.settings import Settings, read_settings
 from server.storage.jobs import list_jobs

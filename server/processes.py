@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
 import signal
@@ -10,8 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,17 @@ _SPRY = sys.executable, "-m", "server.processes"
 _GRACE = 15.0
 _START = 60.0
 _ERROR = "error: "
+
+
+@contextmanager
+def held(lock: Path, refusal: SpryError) -> Generator[None]:
+    """Keep a file locked for one process at a time; `refusal` is raised where another has it."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise refusal from None
+        yield
 
 
 class ProcessFailed(SpryError):

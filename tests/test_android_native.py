@@ -148,7 +148,7 @@ def test_the_library_has_what_programs_exported_now_ask_for(libraries, exported_
     with warnings.catch_warnings():  # the library's, about its own code
         warnings.simplefilter("ignore")
         from executorch.exir._serialize._program import deserialize_pte_binary
-    files = list(exported_once("android-int8", **INT8).rglob("*.pte"))
+    files = list(exported_once("executorch-int8", **INT8).rglob("*.pte"))
     assert files
     for file in files:
         content = file.read_bytes()
@@ -187,7 +187,7 @@ class Phone(Desk):
 def phone(apk, classes, exported_once, tmp_path_factory, request):
     if platform.machine() != "x86_64":
         pytest.skip("needs an x86-64 machine to run the library for x86-64")
-    bundle = exported_once(f"android-{request.param}", runtimes=("executorch",), precision=request.param)
+    bundle = exported_once(f"executorch-{request.param}", runtimes=("executorch",), precision=request.param)
     made = Phone(tmp_path_factory.mktemp("phone"), bundle, classes)
     made.apart = {"none": 1e-5, "int8": 2e-2}[request.param]  # versions of XNNPACK round inputs of products otherwise
     yield made

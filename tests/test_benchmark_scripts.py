@@ -39,25 +39,14 @@ def ran(name: str, *options: object, misses: bool = False) -> str:
     return done.stdout
 
 
-def test_nothing_is_lost_in_crashes(tiny, data):
-    options = "--kills", 2, "--rounds", 2, "--steps", 1, "--pause", 1, "--aggregation", "trimmed"
-    told = ran("crash", "--bundle", tiny, "--data", data, *options)
+@pytest.mark.parametrize("more", [("--aggregation", "trimmed"), ("--buffer", 2)], ids=["trimmed", "late"])
+def test_nothing_is_lost_in_crashes(tiny, data, more):
+    """Whether an update is late is up to the machine here; `test_late.py` has those that are."""
+    told = ran(
+        "crash", "--bundle", tiny, "--data", data, "--kills", 2, "--rounds", 4, "--steps", 1, "--pause", 1, *more
+    )
     assert "2 kills of the server" in told
     assert "bit for bit: True" in told
-
-
-def test_nothing_is_lost_in_crashes_where_late_updates_count(tiny, data):
-    """Which updates are late is up to the machine, so a run without any is followed by another."""
-    options = "--kills", 3, "--rounds", 8, "--steps", 1, "--pause", 1, "--buffer", 2
-    late = 0
-    for _ in range(4):
-        told = ran("crash", "--bundle", tiny, "--data", data, *options)
-        assert "3 kills of the server" in told
-        assert "bit for bit: True" in told
-        (line,) = [line for line in told.splitlines() if "of them late" in line]
-        if late := int(line.split()[-1]):
-            break
-    assert late > 0
 
 
 def test_servers_of_the_same_process_number_take_each_others_rounds_over(tiny, data):
@@ -178,7 +167,7 @@ def test_poison_in_the_simulator_and_on_a_server(tiny, model_folder, tmp_path):
     same = [{"text": text, "label": label} for text, label in (("ice on lake", "no"), ("it is the train", "yes"))]
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in same * 8))
-    few = "--clients", 4, "--liars", 1, "--examples", 4, "--alpha", 1e4, "--rounds", 1, "--test-examples", 8
+    few = "--clients", 4, "--malicious", 1, "--examples", 4, "--alpha", 1e4, "--rounds", 1, "--test-examples", 8
     options = "--data", tmp_path, "--out", tmp_path, "--rules", "trimmed,agreeing", "--json", *few
     own = "--model", model_folder, "--batch", 4, "--length", 8
     for found in (json.loads(ran("poison", *options, *more)) for more in (own, ("--bundle", tiny))):
@@ -210,12 +199,12 @@ def test_slow_devices_in_the_simulator_and_on_a_server(tiny, model_folder, data,
 
 
 def test_heads_over_splits(model_folder, data, tmp_path):
-    few = "--clients", 5, "--liars", 1, "--examples", 8, "--rounds", 2, "--test-examples", 8, "--seeds", 1, "--json"
+    few = "--clients", 5, "--malicious", 1, "--examples", 8, "--rounds", 2, "--test-examples", 8, "--seeds", 1, "--json"
     options = "--data", data, "--out", tmp_path, "--model", model_folder, "--batch", 4, "--length", 8
     found = json.loads(ran("heads", *options, "--alphas", "10", "--rules", "agreeing", *few))
     assert list(found) == [f"alpha 10 {case}" for case in ("without mean", *(f"{k} agreeing" for k in FLEETS))]
     assert all(0 <= one["accuracy"] <= 1 for one in found.values())
-    assert found["alpha 10 negated agreeing"]["liars"] > 0
+    assert found["alpha 10 negated agreeing"]["malicious"] > 0
     assert json.loads(ran("heads", *options, "--alphas", "10", "--rules", "agreeing", *few)) == found
 
 

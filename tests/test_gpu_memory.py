@@ -163,9 +163,9 @@ def test_ours_is_compared_with_the_paper():
     assert "backprop" not in gpu_memory.verdict("llama-2-7b", rows)
 
 
-def test_a_bundles_steps_stand_beside_themselves_on_a_device(exporting, monkeypatch, capsys):
+def test_a_bundles_steps_stand_beside_themselves_on_a_device(exported_once, monkeypatch, capsys):
     beside = script("gpu_bundle")
-    bundle = exporting(runtimes=("torchscript",), verify_directions=0)
+    bundle = exported_once("torchscript", runtimes=("torchscript",))
     monkeypatch.setattr(sys, "argv", ["gpu_bundle.py", str(bundle), "--device", "cpu", "--rounds", "1"])
     beside.main()
     _, _, *lines = capsys.readouterr().out.splitlines()

@@ -1,6 +1,7 @@
 """Which package may import which, and what importing the light one costs."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,9 @@ MAY_IMPORT = {
 }
 NEVER = {"benchmarks", "tests"}
 FREE_OF_CIRCLES = ["edge_client", "export", "server", "server.rounds", "server.simulation", "server.storage"]
+ORDERED = ["edge_client", "export", "server", "server.simulation"]
+BESIDE = {"flower", "simulation"}
+"""Hosts of rounds, which take from most rooms of the server."""
 REGISTERS = {"export/dual/rules", "export/lower/onnx/rules", "export/lower/executorch/formulations"}
 HEAVY = ("torch", "transformers", "peft", "torchao", "fastapi", "sqlalchemy", "onnx", "onnxruntime", "executorch",
          "executorch_numpy_runtime")  # fmt: skip
@@ -112,9 +116,33 @@ def rooms_of(package: str) -> dict[str, set[str]]:
     return graph
 
 
+def listed_rooms(package: str) -> list[set[str]]:
+    """The rooms of a package as CONTRIBUTING's table lists them, row by row."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text[re.search(rf"^`{package.replace('.', '/')}/`", text, re.MULTILINE).start() :]
+    rows = table[table.index("|---|") :].split("\n\n")[0].splitlines()[1:]
+    return [set(re.findall(r"`([a-z_]+)/[a-z/]*`", row.split("|")[1])) for row in rows]
+
+
 @pytest.mark.parametrize("package", FREE_OF_CIRCLES)
 def test_rooms_form_no_circle(package):
     TopologicalSorter(rooms_of(package)).prepare()  # raises CycleError, which names the circle
+
+
+@pytest.mark.parametrize("package", ORDERED)
+def test_a_room_imports_from_those_above_it_in_the_table(package):
+    order: dict[str, int] = {}
+    for row, rooms in enumerate(listed_rooms(package)):
+        order |= {room: row for room in rooms if room not in order}
+    folders = {path.parent.name for path in (ROOT / package.replace(".", "/")).glob("*/__init__.py")}
+    assert folders - BESIDE <= order.keys()
+    graph = rooms_of(package)
+    assert not [
+        f"{room} imports from {other}"
+        for room in graph.keys() & order.keys()
+        for other in graph[room] & order.keys()
+        if order[other] > order[room]
+    ]
 
 
 def test_a_circle_of_rooms_is_found(tmp_path, monkeypatch):

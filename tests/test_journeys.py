@@ -1,4 +1,4 @@
-"""What a user goes through, with real processes: a server, two clients, and the commands."""
+"""A server, clients and commands in processes of their own, over https, and what other tests of them share."""
 
 import json
 import random
@@ -8,21 +8,14 @@ import time
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from edge_client.bundle.folder import Bundle
-from edge_client.step.stepper import Stepper
-from edge_client.training.session import TrainingSession
 from tests.benchmarks import script
 
 WORDS = ["the ice", "the lake", "it", "a train", "on the lake", "a b c", "the ice is on the lake"]
-TEXTS = ["the ice is on the lake", "a train!"]
 
 
 fleet = script("fleet")
-crash = script("crash")
 
 
 def rows(count: int, seed: int) -> list[dict]:
@@ -39,7 +32,7 @@ def spry(server, *args: str, ca: Path | None = None) -> str:
 
 
 class Fleet:
-    """A server and its clients, with a job named `crash`, as benchmarks/crash.py calls it."""
+    """A server and its clients, with a job named `crash`."""
 
     def __init__(self, folder: Path, bundle: Path, **settings) -> None:
         self.folder = folder
@@ -75,95 +68,6 @@ class Fleet:
         for client in self.clients.values():
             client.kill()
         self.server.stop()
-
-
-@pytest.fixture
-def started(tmp_path, tiny):
-    running: list[Fleet] = []
-
-    def start(**settings) -> Fleet:
-        running.append(Fleet(tmp_path, tiny, **settings))
-        return running[-1]
-
-    yield start
-    for one in running:
-        one.close()
-
-
-# --- from a job to an adapter ---
-
-
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing:FutureWarning")  # between transformers and peft
-def test_from_a_job_to_an_adapter(started, tiny, model_folder, tmp_path):
-    fleet_ = started(rounds=3)
-    for number in range(2):
-        fleet_.start(number)
-    job = fleet_.reached(lambda job: job["state"] == "ended")
-    assert (job["done"], job["refused"]) == (3, {})
-    out = tmp_path / "adapter"
-    assert "PeftModel.from_pretrained" in spry(fleet_.server, "adapter", "download", "crash", "--out", str(out))
-    trained = load_file(out / "adapter_model.safetensors")
-    initial = load_file(tiny / "adapter" / "adapter_model.safetensors")
-    assert any(not np.array_equal(trained[name], value) for name, value in initial.items())
-    np.testing.assert_allclose(logits_of_peft(model_folder, out), logits_of_programs(tiny, trained), atol=2e-5)
-
-
-def logits_of_peft(base: Path, adapter: Path) -> np.ndarray:
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    model = AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
-    encoded = AutoTokenizer.from_pretrained(base)(TEXTS, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        return PeftModel.from_pretrained(model, adapter).eval()(**encoded).logits.numpy()
-
-
-def logits_of_programs(folder: Path, weights: dict[str, np.ndarray]) -> np.ndarray:
-    with Bundle.open(folder) as bundle:
-        bench = TrainingSession(bundle, "onnx", threads=1)
-        batch, length = bundle.manifest.shapes[0]
-        stepper = Stepper(bundle.manifest, bench.runtime, "onnx", batch, length, 1)
-        encoded = bench.encoder(batch, length).encode(TEXTS)
-        known = {name: weights[name] for name in bundle.initial_adapter()}
-        found = stepper.forward(encoded.tokens, np.zeros(batch, np.int64), known).logits
-        bench.close()
-    return found
-
-
-# --- kills ---
-
-
-def test_nothing_is_lost_by_kills(started, tmp_path):
-    from server.settings import Settings
-    from server.storage.jobs import find_job
-    from server.storage.store import Store
-
-    fleet_ = started(rounds=6, training={"batch": 2, "length": 8, "epochs": 4})
-    for number in range(2):
-        fleet_.start(number)
-    fleet_.reached(lambda job: job["done"] >= 1)
-    fleet_.clients[0].kill()
-    fleet_.server.kill()
-    time.sleep(0.3)
-    fleet_.server.start()
-    fleet_.start(0)
-    middle = fleet_.reached(lambda job: job["done"] >= 2)
-    assert middle["state"] == "running"
-    fleet_.server.kill()
-    fleet_.clients[1].kill()
-    fleet_.start(1)
-    fleet_.server.start()
-    fleet_.reached(lambda job: job["state"] == "ended")
-    fleet_.close()
-    store = Store(Settings(data_dir=tmp_path / "data", admin_token=fleet.TOKEN))
-    found = crash.checked(store, find_job(store, "crash"), tmp_path)
-    store.close()
-    assert found.pop("receipts") <= 12  # a client may be killed after its receipt and before it tells of it
-    assert found == {
-        "receipts not accepted": 0, "accepted": 12, "averaged": 12, "of them late": 0,
-        "rounds done": 6, "rounds failed": 0, "versions": 6,
-    }  # fmt: skip
 
 
 # --- https ---

@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from annotated_types import Ge, Gt, Le, Len, Lt
 
+import edge_client
 from edge_client.wire import protocol
 
 FOLDER = Path(__file__).parent / "src/main/java/dev/spry/core/wire"
@@ -178,7 +179,7 @@ def above(value: float, towards: int, kind: Any) -> float:
 
 def abouts(message: type[Any]) -> dict[str, str]:
     """Read the texts below a class's fields."""
-    if not is_dataclass(message):
+    if not message.__module__.startswith(edge_client.__name__):
         return {}
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(message))).body
     assert isinstance(definition, ast.ClassDef)

@@ -14,16 +14,12 @@ import typer
 from edge_client.bundle.folder import Bundle, check_file, sha256
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.bundle.signature import SIGNATURES
+from edge_client.commands.options.groups import command_group
 from edge_client.errors import BundleError, SpryError
 from edge_client.store.files import write
 from edge_client.wire.addresses import checked_mirror
 
-app = typer.Typer(
-    help="Put bundles where devices can fetch them from.",
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = command_group("Put bundles where devices can fetch them from.")
 _SECONDS = 60.0
 
 

@@ -10,14 +10,10 @@ import typer
 
 from edge_client import keys
 from edge_client.bundle import signature
+from edge_client.commands.options.groups import command_group
 from edge_client.errors import BundleError, SpryError
 
-app = typer.Typer(
-    help="Keys that vouch for bundles, and signatures by them.",
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = command_group("Keys that vouch for bundles, and signatures by them.")
 
 KeyArgument = Annotated[Path, typer.Argument(help="The file of the secret key.")]
 

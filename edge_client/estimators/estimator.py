@@ -74,7 +74,7 @@ class Estimator(ABC):
         return training
 
     @classmethod
-    def ways(cls, training: Training, manifest: Manifest) -> list[Training]:  # noqa: ARG003 -- has one
+    def variants(cls, training: Training, manifest: Manifest) -> list[Training]:  # noqa: ARG003 -- has one
         """List training settings that a task may carry, the best first: it gets the first that its device can hold."""
         return [training]
 

@@ -63,7 +63,7 @@ class Auto(Mixed):
     """A job's word for the step that each device can hold: exact through as many blocks as its memory allows."""
 
     @classmethod
-    def ways(cls, training: Training, manifest: Manifest) -> list[Training]:
+    def variants(cls, training: Training, manifest: Manifest) -> list[Training]:
         """Exact through all blocks, or else through fewer; no task says `auto`."""
         depths = range(manifest.model.blocks, -1, -1)
         return [replace(training, estimator="mixed", exact_blocks=depth) for depth in depths]

@@ -28,8 +28,8 @@ STARTS = 32
 def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
     """Find devices that go against the others, by their cosine with what these said; `before` already did.
 
-    As long as those do they are parted first: once a fleet has learned its honest devices say little more, and liars
-    that nobody followed ever more, of which others must not be judged. Then the rest is parted again.
+    As long as those do they are parted first: once a fleet has learned its honest devices say little more, and
+    malicious ones that nobody followed ever more, of which others must not be judged. Then the rest is parted again.
     """
     devices = len(said)
     products, away, most = said @ said.T, np.zeros(devices, bool), (devices - 1) // 2

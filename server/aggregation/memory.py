@@ -49,7 +49,7 @@ class Fingerprints(NamedTuple):
 def heard(judge: Judge, known: Weights, version: int, devices: Sequence[str], fingerprints: Fingerprints) -> Heard:
     """A round's devices, by what each says in it and said before, among all that are known.
 
-    So few liars stay few in a round in which they happen to be many.
+    So few malicious devices stay few in a round in which they happen to be many.
     """
     before, now = _comparable(known, fingerprints.said.shape[1]), _bounded(fingerprints.said)
     everybody = [*devices, *sorted(before.keys() - set(devices))]

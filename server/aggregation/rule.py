@@ -27,7 +27,7 @@ class Rule:
     """A mean of holders' changes."""
 
     centre: Callable[[Numbers, Numbers], Numbers]
-    """What changes [holders, numbers] with weights [holders] come to [numbers]; of three holders or more, in the order
+    """Combine changes [holders, numbers] with weights [holders] into [numbers]; of three holders or more, in the order
     of their places."""
     limit: Callable[[Numbers, Numbers], float] | None = None
     """Where it is the mean of changes that are shortened as wholes: how long one may be, by sizes [holders] and

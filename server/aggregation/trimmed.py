@@ -1,7 +1,7 @@
 """The trimmed mean: number by number without the largest and the smallest changes.
 
-At each end so many go as there may be liars: three of ten holders, rounded up, as long as one is left. Those that lie
-alike are all at one end.
+At each end so many go as there may be malicious devices: three of ten holders, rounded up, as long as one is left.
+Those that lie alike are all at one end.
 """
 
 from __future__ import annotations

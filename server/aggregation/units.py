@@ -1,9 +1,10 @@
 """A round's change, unit by unit over its holders, by a rule; and whose change is far from the others'.
 
 All updates of a round are held at once, where the plain mean holds one sum. Whoever goes far beyond the others in one
-unit is left out of all: liars whose data say little would else go unseen in some. Two holders or one cannot outvote a
-liar: their changes are held to what is usual in the unit, by the sizes of earlier holders, which are kept in the
-server's state. The first holder of a unit is believed. A unit whose holders are all left out keeps its value.
+unit is left out of all: malicious devices whose data say little would else go unseen in some. Two holders or one cannot
+outvote a malicious device: their changes are held to what is usual in the unit, by the sizes of earlier holders, which
+are kept in the server's state. The first holder of a unit is believed. A unit whose holders are all left out keeps its
+value.
 """
 
 from __future__ import annotations

@@ -6,31 +6,27 @@ from typing import Annotated
 
 import typer
 
-from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, ago, connect, show_json, show_table
+from edge_client.commands.options.groups import command_group, grouped
+from server.cli.common import JsonOption, ServerOptions, ago, show_json, show_table
 from server.cli.connection import part
 
-app = typer.Typer(
-    help="People who may use the server, each by a token of their own.",
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = command_group("People who may use the server, each by a token of their own.")
 
 
 @app.command()
+@grouped
 def create(
     name: Annotated[str, typer.Argument(help="Whom: what the audit log calls them.")],
     role: Annotated[str, typer.Option(help="viewer (reads), operator (also runs jobs) or administrator.")] = "viewer",
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    *,
+    server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Let somebody use the server; their token is shown once.
 
     Example: spry access create alice --role operator
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         made = administrator.post("/v1/access", {"name": name, "role": role})
     if as_json:
         show_json(made)
@@ -40,14 +36,13 @@ def create(
 
 
 @app.command(name="list")
-def list_(
-    server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None, as_json: JsonOption = False
-) -> None:
+@grouped
+def list_(server: ServerOptions, as_json: JsonOption = False) -> None:
     """Show who may use the server.
 
     Example: spry access list
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         people = administrator.get("/v1/access")
     if as_json:
         show_json(people)
@@ -60,16 +55,12 @@ def list_(
 
 
 @app.command()
-def revoke(
-    name: Annotated[str, typer.Argument(help="Whose token.")],
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
-) -> None:
+@grouped
+def revoke(name: Annotated[str, typer.Argument(help="Whose token.")], server: ServerOptions) -> None:
     """Let somebody use the server no more.
 
     Example: spry access revoke alice
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         administrator.delete(f"/v1/access/{part(name)}")
     typer.echo(f"{name} may not use the server any more")

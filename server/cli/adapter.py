@@ -6,12 +6,14 @@ import io
 import json
 import tempfile
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from server.cli.common import CaOption, JsonOption, NameArgument, ServerOption, TokenOption, connect, say, show_json
+from edge_client.commands.options.groups import OptionGroup, command_group, grouped
+from server.cli.common import JsonOption, NameArgument, ServerOptions, say, show_json
 from server.cli.connection import AdminError, Administrator
 from server.cli.files import Download, take
 from server.cli.hub import push_folder
@@ -24,31 +26,42 @@ _LOADED = {
     WHOLE: "llama-cli -m {out}/model.gguf, or `ollama create NAME -f {out}/Modelfile`",
     MERGED: "load it with AutoModel…from_pretrained({out!r})",
 }
-FormatOption = Annotated[str, typer.Option("--format", help=f"The format: {', '.join(NAMES)}.")]
-ModelOption = Annotated[
-    str | None, typer.Option(help=f"The base model, as it was given to `spry export`; for {' and '.join(WITH_BASE)}.")
-]
-VersionOption = Annotated[int | None, typer.Option(help="An earlier version; the newest when left out.")]
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+app = command_group("Adapters: what a job has learned.")
 
 
-@app.callback()
-def group() -> None:
-    """Adapters: what a job has learned."""
+@dataclass(frozen=True)
+class FormOptions(OptionGroup):
+    """Which weights of a job, and as what."""
+
+    title = "Options"
+
+    form: Annotated[str, typer.Option("--format", help=f"The format: {', '.join(NAMES)}.")] = "peft"
+    model: Annotated[
+        str | None,
+        typer.Option(help=f"The base model, as it was given to `spry export`; for {' and '.join(WITH_BASE)}."),
+    ] = None
+    version: Annotated[int | None, typer.Option(help="An earlier version; the newest when left out.")] = None
+
+    def check(self) -> None:
+        """Refuse what does not go together, before anything is asked of a server."""
+        if self.form not in NAMES:
+            raise AdminError(f"--format must be one of {', '.join(NAMES)}, got {self.form!r}")
+        if (self.form in WITH_BASE) != (self.model is not None):
+            raise AdminError(
+                f"--model is the base that {' and '.join(WITH_BASE)} merge with, on this machine: give both or none"
+            )
 
 
 @app.command()
+@grouped
 def download(
     job: NameArgument,
     out: Annotated[Path, typer.Option(help="The folder for it.")],
-    form: FormatOption = "peft",
-    model: ModelOption = None,
-    version: VersionOption = None,
+    wanted: FormOptions,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the adapter at --out.")] = False,
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    *,
+    server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Write what was learned: for PEFT, for llama.cpp and Ollama (gguf), or the whole model with it (merged).
@@ -61,64 +74,50 @@ def download(
         raise AdminError(f"{out} is not a folder; choose another --out")
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise AdminError(f"{out} exists; choose another --out or give --overwrite")
-    _check(form, model)
-    with connect(server, admin_token, ca) as administrator:
-        taken = save(administrator, job, out, form, model, version)
+    wanted.check()
+    with server.connect() as administrator:
+        taken = save(administrator, job, out, wanted)
     if as_json:
-        show_json({"out": str(out), "format": form, "version": taken.version, "trained": taken.trained})
+        show_json({"out": str(out), "format": wanted.form, "version": taken.version, "trained": taken.trained})
     else:
-        say(f"{out}: {_LOADED[form].format(out=str(out).rstrip('/'))}")
+        say(f"{out}: {_LOADED[wanted.form].format(out=str(out).rstrip('/'))}")
 
 
 @app.command()
+@grouped
 def push(
     job: NameArgument,
     to: Annotated[str, typer.Option(help="The repository on the hub, as in my-name/news-adapter.")],
-    form: FormatOption = "peft",
-    model: ModelOption = None,
-    version: VersionOption = None,
+    wanted: FormOptions,
     private: Annotated[bool, typer.Option("--private", help="Nobody else sees a repository that is made.")] = False,
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    *,
+    server: ServerOptions,
 ) -> None:
     """Download it, and upload it to a hub by the hub's own client.
 
     Example: spry adapter push news --to my-name/news-adapter
     """
-    _check(form, model)
+    wanted.check()
     with tempfile.TemporaryDirectory(prefix="spry-push-") as folder:
-        with connect(server, admin_token, ca) as administrator:
-            taken = save(administrator, job, Path(folder), form, model, version)
+        with server.connect() as administrator:
+            taken = save(administrator, job, Path(folder), wanted)
         say(push_folder(Path(folder), to, f"{job}, version {taken.version}", private=private))
 
 
-def _check(form: str, model: str | None) -> None:
-    """Before anything is asked of a server."""
-    if form not in NAMES:
-        raise AdminError(f"--format must be one of {', '.join(NAMES)}, got {form!r}")
-    if (form in WITH_BASE) != (model is not None):
-        raise AdminError(
-            f"--model is the base that {' and '.join(WITH_BASE)} merge with, on this machine: give both or none"
-        )
-
-
-def save(
-    administrator: Administrator, job: str, out: Path, form: str, model: str | None, version: int | None
-) -> Download:
+def save(administrator: Administrator, job: str, out: Path, wanted: FormOptions) -> Download:
     """Download an adapter; one that nothing has trained yet is taken by its number alone, and told to be so."""
-    taken = take(administrator, job, "peft" if form in WITH_BASE else form, version)
-    if not taken.trained and version is None:
+    taken = take(administrator, job, "peft" if wanted.form in WITH_BASE else wanted.form, wanted.version)
+    if not taken.trained and wanted.version is None:
         raise AdminError(
             f"job {job} has learned nothing yet: wait for its first round (spry job show {job} --follow), or take what "
             "it starts from with --version 0"
         )
     if not taken.trained:
         typer.secho("version 0 is what the job starts from: it changes nothing yet", err=True)
-    if model is None:
+    if wanted.model is None:
         taken.write(out)
     else:
-        _merge(administrator, taken, model, out, form, f"{job}, version {taken.version}")
+        _merge(administrator, taken, wanted.model, out, wanted.form, f"{job}, version {taken.version}")
     return taken
 
 

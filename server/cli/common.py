@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,39 +18,39 @@ from rich.table import Table
 from rich.text import Text
 
 from edge_client.commands.console import progress_console
+from edge_client.commands.options.groups import OptionGroup
 from server.cli.connection import Access, Administrator
 from server.text import printable
 
-_SERVER = "Server"
 _WIDEST = 2000
 """Characters that a row of a table may take."""
-ServerOption = Annotated[
-    str | None,
-    typer.Option(
-        "--server", help="The server's address; $SPRY_SERVER, or this machine's port 8000.", rich_help_panel=_SERVER
-    ),
-]
-TokenOption = Annotated[
-    str | None,
-    typer.Option(
-        "--admin-token",
-        help="The administrator's token; $SPRY_ADMIN_TOKEN, or spry-data/admin-token.",
-        rich_help_panel=_SERVER,
-    ),
-]
+
+
+@dataclass(frozen=True)
+class ServerOptions(OptionGroup):
+    """Which server a command is for, and whose word it brings."""
+
+    title = "Server"
+
+    server: Annotated[
+        str | None, typer.Option(help="The server's address; $SPRY_SERVER, or this machine's port 8000.")
+    ] = None
+    admin_token: Annotated[
+        str | None,
+        typer.Option(help="The administrator's token; $SPRY_ADMIN_TOKEN, or spry-data/admin-token."),
+    ] = None
+    ca: Annotated[Path | None, typer.Option(help="Certificates (PEM) to trust for https.")] = None
+
+    def connect(self, data: Path | None = None) -> Administrator:
+        return Administrator(Access.of(self.server, self.admin_token, self.ca, data))
+
+
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", help="The server's data folder, which has its token.", rich_help_panel=_SERVER),
-]
-CaOption = Annotated[
-    Path | None, typer.Option("--ca", help="Certificates (PEM) to trust for https.", rich_help_panel=_SERVER)
+    typer.Option("--data", help="The server's data folder, which has its token.", rich_help_panel=ServerOptions.title),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 NameArgument = Annotated[str, typer.Argument(help="The job's name or id.")]
-
-
-def connect(server: str | None, token: str | None, ca: Path | None, data: Path | None = None) -> Administrator:
-    return Administrator(Access.of(server, token, ca, data))
 
 
 def show_json(value: Any) -> None:

@@ -9,17 +9,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from server.cli.common import (
-    CaOption,
-    JsonOption,
-    NameArgument,
-    ServerOption,
-    TokenOption,
-    connect,
-    say,
-    say_away,
-    show_json,
-)
+from edge_client.commands.options.groups import grouped
+from server.cli.common import JsonOption, NameArgument, ServerOptions, say, say_away, show_json
 from server.cli.connection import Administrator, NoAnswer, part
 from server.sinks.sink import SINKS, Curves, Point, Sink, open_sink, send
 
@@ -34,13 +25,13 @@ _EVALUATED = "evaluated"
 ToOption = Annotated[str, typer.Option(help=f"Where to: {', '.join(SINKS)}, and the place behind a colon.")]
 
 
+@grouped
 def export(
     job: NameArgument,
     to: ToOption,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the job ends.")] = False,
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    *,
+    server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Send a job's metrics to TensorBoard or MLflow: those that are not there yet, so that it may be repeated.
@@ -49,7 +40,7 @@ def export(
 
     Example: spry job export news --to tensorboard:runs/ --follow
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         standing = administrator.get(f"/v1/jobs/{part(job)}")
         sink = open_sink(to, Curves(standing["id"], standing["name"], standing["settings"]))
         known = told(administrator, standing)

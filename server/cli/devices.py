@@ -6,38 +6,30 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_client.commands.options.groups import command_group, grouped
 from edge_client.format import size
-from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, ago, connect, show_json, show_table
+from server.cli.common import JsonOption, ServerOptions, ago, show_json, show_table
 from server.cli.connection import part
 
-app = typer.Typer(
-    help="Devices: who enrolled, and with what.", add_completion=False, rich_markup_mode=None, no_args_is_help=True
-)
+app = command_group("Devices: who enrolled, and with what.")
 
 
 @app.command(name="list")
-def list_(
-    server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None, as_json: JsonOption = False
-) -> None:
+@grouped
+def list_(server: ServerOptions, as_json: JsonOption = False) -> None:
     """Show devices, when they were seen, what they have and how they do.
 
     `memory` is what training may take; `taken` is the most that the process has taken so far.
 
     Example: spry devices list
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         devices = administrator.get("/v1/devices")
     if as_json:
         show_json(devices)
         return
     rows = [
-        (
-            device["id"],
-            device["name"],
-            device["state"],
-            ago(device["last_seen"]),
-            *_profile(device["profile"] or {}),
-        )
+        (device["id"], device["name"], device["state"], ago(device["last_seen"]), *_profile(device["profile"] or {}))
         for device in devices
     ]
     columns = ("id", "name", "state", "seen", "runtimes", "memory", "taken", "s/step", "power", "examples")
@@ -45,17 +37,15 @@ def list_(
 
 
 @app.command()
+@grouped
 def revoke(
-    device: Annotated[str, typer.Argument(help="The device's id, from `spry devices list`.")],
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    device: Annotated[str, typer.Argument(help="The device's id, from `spry devices list`.")], server: ServerOptions
 ) -> None:
     """Take nothing more from a device.
 
     Example: spry devices revoke d-0123456789ab
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         administrator.delete(f"/v1/devices/{part(device)}")
     typer.echo(f"device {device} is revoked")
 

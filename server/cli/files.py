@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME, Manifest
+from edge_client.store.files import write
 from server.cli.connection import AdminError, Administrator, part
 
 _ABOUT = "spry.json"
@@ -31,10 +32,7 @@ class Download(NamedTuple):
         """Each file appears whole or not at all."""
         out.mkdir(parents=True, exist_ok=True)
         for name, content in self.files.items():
-            target = out / name
-            partial = target.with_name(f".{target.name}.partial")
-            partial.write_bytes(content)
-            partial.replace(target)
+            write(out / name, content)
 
     def manifest(self, administrator: Administrator) -> Manifest:
         """The manifest of the job's bundle."""

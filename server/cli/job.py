@@ -11,19 +11,16 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from edge_client.bundle.folder import Bundle
-from edge_client.commands.options.groups import OptionGroup, grouped
+from edge_client.commands.options.groups import OptionGroup, command_group, grouped
 from edge_client.commands.options.panels import PanelCommand
 from edge_client.commands.options.retired import refuse
 from edge_client.format import size
 from server.cli.common import (
-    CaOption,
     DataOption,
     JsonOption,
     NameArgument,
-    ServerOption,
-    TokenOption,
+    ServerOptions,
     ago,
-    connect,
     say,
     say_away,
     show_json,
@@ -50,12 +47,7 @@ from server.jobs.presets import PRESETS
 _REFUSALS = 5
 """The newest that `spry job show` tells."""
 
-app = typer.Typer(
-    help="Jobs: a bundle to train, how, and when to stop.",
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = command_group("Jobs: a bundle to train, how, and when to stop.")
 app.command()(export)
 
 
@@ -82,10 +74,9 @@ def create(
     held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
     preset: PresetOption = None,
     bundle_name: Annotated[str | None, typer.Option(help="What people call the bundle, on the dashboard.")] = None,
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
+    *,
+    server: ServerOptions,
     data: DataOption = None,
-    ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Upload a bundle, where the server lacks it, and start a job on it.
@@ -95,7 +86,7 @@ def create(
     given = settings.under({**rounds.asked(), **asdict(ending), **training.asked()})
     with Bundle.open(bundle, verify=False):
         pass  # what is wrong with it is said before anything about the server
-    with connect(server, admin_token, ca, data) as administrator:
+    with server.connect(data) as administrator:
         made = create_job(administrator, name, bundle, given, preset, held_out)
         if bundle_name is not None:
             administrator.patch(f"/v1/bundles/{made.told['bundle']}", {"name": bundle_name})
@@ -147,14 +138,13 @@ def create_job(
 
 
 @app.command(name="list")
-def list_(
-    server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None, as_json: JsonOption = False
-) -> None:
+@grouped
+def list_(server: ServerOptions, as_json: JsonOption = False) -> None:
     """Show all jobs.
 
     Example: spry job list
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         jobs = administrator.get("/v1/jobs")
     if as_json:
         show_json(jobs)
@@ -169,19 +159,19 @@ def list_(
 
 
 @app.command()
+@grouped
 def show(
     job: NameArgument,
     follow: Annotated[bool, typer.Option("--follow", help="A line at every change until the job ends.")] = False,
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    *,
+    server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Show how a job stands.
 
     Example: spry job show news --follow
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         if follow:
             _follow(administrator, job, as_json=as_json)
             return
@@ -230,35 +220,36 @@ def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
 
 
 @app.command()
-def pause(job: NameArgument, server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None) -> None:
+@grouped
+def pause(job: NameArgument, server: ServerOptions) -> None:
     """Hand out no more tasks; what is under way may finish.
 
     Example: spry job pause news
     """
-    _steer(job, "pause", server, admin_token, ca)
+    _steer(job, "pause", server)
 
 
 @app.command()
-def resume(
-    job: NameArgument, server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None
-) -> None:
+@grouped
+def resume(job: NameArgument, server: ServerOptions) -> None:
     """Go on with a job that was paused, or set aside because it could not go on.
 
     Example: spry job resume news
     """
-    _steer(job, "resume", server, admin_token, ca)
+    _steer(job, "resume", server)
 
 
 @app.command()
-def stop(job: NameArgument, server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None) -> None:
+@grouped
+def stop(job: NameArgument, server: ServerOptions) -> None:
     """End a job for good; its weights stay.
 
     Example: spry job stop news
     """
-    _steer(job, "stop", server, admin_token, ca)
+    _steer(job, "stop", server)
 
 
-def _steer(job: str, where: str, server: str | None, admin_token: str | None, ca: Path | None) -> None:
-    with connect(server, admin_token, ca) as administrator:
+def _steer(job: str, where: str, server: ServerOptions) -> None:
+    with server.connect() as administrator:
         standing = administrator.post(f"/v1/jobs/{part(job)}/{where}")
     say(f"job {standing['name']} is {standing['state']}")

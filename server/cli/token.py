@@ -8,23 +8,20 @@ from typing import Annotated
 
 import typer
 
+from edge_client.commands.options.groups import command_group, grouped
 from edge_client.keys import read_public
 from edge_client.wire.invitation import Invitation
-from server.cli.common import CaOption, JsonOption, ServerOption, TokenOption, connect, show_json, show_table, span
+from server.cli.common import JsonOption, ServerOptions, show_json, show_table, span
 from server.cli.connection import AdminError, part
 from server.control.invitations import as_lines
 
-app = typer.Typer(
-    help="Enrolment tokens: what a device needs to join.",
-    add_completion=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-)
+app = command_group("Enrolment tokens: what a device needs to join.")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @app.command()
+@grouped
 def create(
     label: Annotated[str, typer.Argument(help="A note for yourself.")] = "",
     uses: Annotated[int, typer.Option(help="Devices that may enrol with it.")] = 1,
@@ -38,9 +35,8 @@ def create(
     qr: Annotated[
         bool, typer.Option("--qr", help="Draw it, with the address in --server, for the camera of a phone.")
     ] = False,
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    *,
+    server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Make a token; its text is shown once.
@@ -55,7 +51,7 @@ def create(
     wanted = {"label": label, "uses": uses, "seconds": seconds}
     if at_once is not None:
         wanted["at_once"] = at_once
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         made = administrator.post("/v1/tokens", wanted)
         address = administrator.url
     if publisher:  # added here: the server has no say in whom devices trust
@@ -72,14 +68,13 @@ def create(
 
 
 @app.command(name="list")
-def list_(
-    server: ServerOption = None, admin_token: TokenOption = None, ca: CaOption = None, as_json: JsonOption = False
-) -> None:
+@grouped
+def list_(server: ServerOptions, as_json: JsonOption = False) -> None:
     """Show tokens and how often they were used.
 
     Example: spry token list
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         tokens = administrator.get("/v1/tokens")
     if as_json:
         show_json(tokens)
@@ -89,17 +84,15 @@ def list_(
 
 
 @app.command()
+@grouped
 def revoke(
-    token: Annotated[str, typer.Argument(help="The token's id, from `spry token list`.")],
-    server: ServerOption = None,
-    admin_token: TokenOption = None,
-    ca: CaOption = None,
+    token: Annotated[str, typer.Argument(help="The token's id, from `spry token list`.")], server: ServerOptions
 ) -> None:
     """Let no further device enrol with a token.
 
     Example: spry token revoke 1f3a9c02
     """
-    with connect(server, admin_token, ca) as administrator:
+    with server.connect() as administrator:
         administrator.delete(f"/v1/tokens/{part(token)}")
     typer.echo(f"token {token} is revoked; devices that enrolled with it stay (`spry devices revoke`)")
 

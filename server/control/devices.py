@@ -12,13 +12,13 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
 from server.jobs.job import Job
-from server.rounds.places.fleet import away_before
+from server.rounds.selection.fleet import away_before
 from server.storage.identities import devices, listing
 from server.storage.identities.listing import DeviceOrder, DeviceQuery, DeviceState, Listed
 from server.storage.schema.rows import Device, Volume
 from server.storage.store import Store
-from server.storage.work import parts, rounds, traffic
-from server.storage.work.parts import NamedPart
+from server.storage.work import assignments, rounds, traffic
+from server.storage.work.assignments import NamedAssignment
 
 FAILED_SECONDS = 86_400.0
 """Within so many, what was refused of a device or given back makes it one that failed."""
@@ -101,8 +101,8 @@ class UnitView(BaseModel):
     segment: str
 
 
-class PartView(BaseModel):
-    """One client's part in a round."""
+class AssignmentView(BaseModel):
+    """The task of one client in a round."""
 
     task: str
     device: str
@@ -119,14 +119,14 @@ class PartView(BaseModel):
     """Whether its report of the round, or of the open iteration, has come."""
 
 
-class AssignmentView(BaseModel):
+class AssignmentsView(BaseModel):
     """The units of each device in a round."""
 
     round: int
     state: str
     iteration: int
     units: list[UnitView]
-    parts: list[PartView]
+    parts: list[AssignmentView]
 
 
 def device_totals(store: Store) -> Totals:
@@ -196,16 +196,18 @@ def device_view(device: Device, job: str | None, moved: Volume, heard_since: flo
     )
 
 
-def assignment(store: Store, job: Job) -> AssignmentView | None:
+def assignment(store: Store, job: Job) -> AssignmentsView | None:
     """Show who has which part of the newest round that a device has joined; None before the first."""
     with store.database.read() as connection:
         round_ = rounds.newest_joined(connection, job.id)
         if round_ is None:
             return None
-        named = parts.named(connection, round_)
+        named = assignments.named(connection, round_)
     manifest = store.bundles.manifest(job.bundle)
-    given, units = [_part(one, job.settings.training, manifest) for one in named], _units(manifest)
-    return AssignmentView(round=round_.number, state=round_.state, iteration=round_.iteration, units=units, parts=given)
+    given, units = [_assignment(one, job.settings.training, manifest) for one in named], _units(manifest)
+    return AssignmentsView(
+        round=round_.number, state=round_.state, iteration=round_.iteration, units=units, parts=given
+    )
 
 
 def step_in_words(training: Training, units: Sequence[int], manifest: Manifest) -> str:
@@ -217,20 +219,20 @@ def step_in_words(training: Training, units: Sequence[int], manifest: Manifest) 
     return f"exact through {blocks} block{'' if blocks == 1 else 's'}{before}"
 
 
-def _part(named: NamedPart, of_job: Training, manifest: Manifest) -> PartView:
-    part = named.part
-    return PartView(
-        task=part.id,
-        device=part.device,
+def _assignment(named: NamedAssignment, of_job: Training, manifest: Manifest) -> AssignmentView:
+    assignment = named.assignment
+    return AssignmentView(
+        task=assignment.id,
+        device=assignment.device,
         name=named.device,
-        units=list(part.units),
-        cut=part.cut,
-        batch=part.batch,
-        runtime=part.runtime,
-        step=step_in_words(part.training(of_job), part.units, manifest),
-        state=part.state,
-        reason=part.reason,
-        reported=part.state == "accepted" or named.has_scalars,
+        units=list(assignment.units),
+        cut=assignment.cut,
+        batch=assignment.batch,
+        runtime=assignment.runtime,
+        step=step_in_words(assignment.training(of_job), assignment.units, manifest),
+        state=assignment.state,
+        reason=assignment.reason,
+        reported=assignment.state == "accepted" or named.has_scalars,
     )
 
 

@@ -15,7 +15,7 @@ from server.storage import jobs
 from server.storage.identities import devices, refusals
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
-from server.storage.work import parts, rounds, traffic
+from server.storage.work import assignments, rounds, traffic
 
 _RECENT = 300.0
 
@@ -36,7 +36,7 @@ class _Collector:
         with self._store.database.read() as connection:
             yield _gauge("spry_jobs", "Jobs by state.", ["state"], jobs.count_by_state(connection).items())
             yield _gauge("spry_rounds", "Rounds by state.", ["state"], rounds.count_by_state(connection).items())
-            yield _gauge("spry_tasks", "Tasks by state.", ["state"], parts.count_by_state(connection).items())
+            yield _gauge("spry_tasks", "Tasks by state.", ["state"], assignments.count_by_state(connection).items())
             refused = CounterMetricFamily("spry_refusals", "Reports that were not taken, by code.", labels=["code"])
             for code, count in refusals.count_by_code(connection).items():
                 refused.add_metric([code], count)

@@ -8,15 +8,15 @@ from edge_client.bundle.manifest import Manifest
 from server.control.devices import DeviceView, device_view, step_in_words
 from server.control.outlook import waits
 from server.errors import not_found
-from server.rounds.places.fleet import away_before
+from server.rounds.selection.fleet import away_before
 from server.storage import history as past
-from server.storage.history import PastPart
+from server.storage.history import PastAssignment
 from server.storage.identities import devices
 from server.storage.store import Store
 from server.storage.work import traffic
 
 
-class PastPartView(BaseModel):
+class PastAssignmentView(BaseModel):
     """A device's part in a round, and what became of it."""
 
     job: str
@@ -59,7 +59,7 @@ class DeviceHistory(DeviceView):
     """Why it has nothing to do, where it is here and waits."""
     counts: dict[str, int]
     """Its parts by state."""
-    parts: list[PastPartView]
+    parts: list[PastAssignmentView]
     refusals: list[PastRefusalView]
 
 
@@ -82,7 +82,7 @@ def history_of(store: Store, device: str, limit: int) -> DeviceHistory:
         signs=found.key is not None,
         waits=waits(store, found) if shown.state == "waiting" else [],
         counts=counts,
-        parts=[_past_part(one, store.bundles.manifest(one.job.bundle)) for one in had],
+        parts=[_past_assignment(one, store.bundles.manifest(one.job.bundle)) for one in had],
         refusals=[
             PastRefusalView(time=one.time, job=name, round=one.round, code=one.code, detail=one.detail)
             for one, name in refused
@@ -90,19 +90,19 @@ def history_of(store: Store, device: str, limit: int) -> DeviceHistory:
     )
 
 
-def _past_part(one: PastPart, manifest: Manifest) -> PastPartView:
-    part, report = one.part, one.part.sent and one.part.sent.report
-    return PastPartView(
+def _past_assignment(one: PastAssignment, manifest: Manifest) -> PastAssignmentView:
+    assignment, report = one.assignment, one.assignment.sent and one.assignment.sent.report
+    return PastAssignmentView(
         job=one.job.name,
-        round=part.round,
-        state=part.state,
-        reason=part.reason,
-        created=part.created,
-        ended=part.ended,
-        units=len(part.units),
-        batch=part.batch,
-        runtime=part.runtime,
-        step=step_in_words(part.training(one.job.settings.training), part.units, manifest),
+        round=assignment.round,
+        state=assignment.state,
+        reason=assignment.reason,
+        created=assignment.created,
+        ended=assignment.ended,
+        units=len(assignment.units),
+        batch=assignment.batch,
+        runtime=assignment.runtime,
+        step=step_in_words(assignment.training(one.job.settings.training), assignment.units, manifest),
         seconds=report.seconds if report else None,
         peak_bytes=report.peak_bytes if report else None,
         examples=report.examples if report else None,

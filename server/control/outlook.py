@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from edge_client.format import size
 from server.control.shallow import shallow, spared
 from server.jobs.job import ENDED, PAUSED, RUNNING, SET_ASIDE, Job
-from server.rounds.places import fleet
+from server.rounds.selection import fleet
 from server.storage.jobs import list_jobs
 from server.storage.schema.rows import Device, Round
 from server.storage.store import Store

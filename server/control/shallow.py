@@ -6,10 +6,10 @@ from edge_client.bundle.chain import first_use
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import CheckIn
-from server.jobs.assignment import Fit, RoundSlot
-from server.jobs.depths import ENOUGH, costs_of
 from server.jobs.job import Job
-from server.rounds.places.fleet import away_before, limits_of, needs_of, runtimes_in, said_by
+from server.policy.assignment import Fit, RoundSlot
+from server.policy.depths import ENOUGH, costs_of
+from server.rounds.selection.fleet import away_before, limits_of, needs_of, runtimes_in, said_by
 from server.storage.identities import devices
 from server.storage.schema.rows import Device
 from server.storage.store import Store
@@ -69,5 +69,5 @@ def _estimates(store: Store, job: Job, device: Device) -> bool:
     whole = fit(RoundSlot(0, tuple(range(len(manifest.units)))))
     if whole is not None:
         return bool(kind_of(whole.training).directed(manifest, whole.training, whole.units, whole.cut))
-    places = {slot.units: slot for slot in job.settings.slots(manifest, job.settings.places)}
-    return any(fit(slot) is not None for slot in places.values())
+    by_units = {slot.units: slot for slot in job.settings.slots(manifest, job.settings.invited)}
+    return any(fit(slot) is not None for slot in by_units.values())

@@ -15,13 +15,13 @@ from server.jobs.settings import JobSettings
 from server.privacy.accountant import epsilon_of
 from server.rounds.outcome import late
 from server.rounds.outcome.evaluation import task_of
-from server.rounds.places import fleet
 from server.rounds.rounds import wanted
 from server.rounds.secrecy.privacy import spent
+from server.rounds.selection import fleet
 from server.storage.identities import audit, devices, refusals
 from server.storage.schema.rows import Round
 from server.storage.store import Store
-from server.storage.work import metrics, parts, rounds, scalars, sums, traffic
+from server.storage.work import assignments, metrics, rounds, scalars, sums, traffic
 
 
 class NewestRoundView(BaseModel):
@@ -234,7 +234,7 @@ def _lacks(store: Store, job: Job, round_: Round) -> str | None:
 
 def _counts(store: Store, job: Job, numbers: list[int]) -> dict[int, dict[str, int]]:
     with store.database.read() as connection:
-        return parts.count_in(connection, job.id, numbers)
+        return assignments.count_in(connection, job.id, numbers)
 
 
 def rounds_of(store: Store, job: Job, before: int | None, limit: int, after: int = -1) -> list[RoundView]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 from collections.abc import Generator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from edge_client.errors import SpryError
 from server.demo.intents import Phrase
+from server.processes import held
 from server.project.export import Recipe
 
 _MARK = ".spry-demo"
@@ -39,11 +39,7 @@ class DemoFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SpryError(f"{self.path} cannot be made: {error.strerror}; choose another folder with --out") from None
-        with (self.path / _MARK).open("w") as mark:
-            try:
-                fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise SpryError(f"another demo runs in {self.path}; end it, or choose another --out") from None
+        with held(self.path / _MARK, SpryError(f"another demo runs in {self.path}; end it, or choose another --out")):
             for part in (self.server, self.devices, self.adapter, self.logs):
                 shutil.rmtree(part, ignore_errors=True)
             yield

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import CheckIn, Task
-from server.jobs.assignment import Fit, Needs, RoundSlot, choose
-from server.jobs.depths import Depth
 from server.jobs.settings import JobSettings
+from server.policy.assignment import Fit, Needs, RoundSlot, choose
+from server.policy.depths import Depth
 from server.simulation.data.population import sampled
 from server.simulation.run.tasks import task_of
 from server.strategy.features import is_asked
@@ -58,7 +58,7 @@ class NodeFleet:
         return None
 
     def selected(self, number: int, offers: Mapping[int, NodeOffer]) -> list[int]:
-        """Draw a round's nodes, each as likely as another in each place; the same again where positions are known."""
+        """Draw a round's nodes, each as likely as another in each slot; the same again where positions are known."""
         nodes = sorted(offers, key=lambda node: (offers[node].position == NOWHERE, offers[node].position, node))
         count = min(self._settings.per_round, len(nodes))
         return [nodes[place] for place in sampled(self._settings.seed or 0, number, len(nodes), count)]
@@ -66,7 +66,7 @@ class NodeFleet:
     def assigned(
         self, number: int, version: int, nodes: Sequence[int], offers: Mapping[int, NodeOffer]
     ) -> dict[int, Task]:
-        """Give each node the first free place that its memory can hold; one that can hold none has no task."""
+        """Give each node the first free slot that its memory can hold; one that can hold none has no task."""
         free = self._slots(number, len(nodes))
         depth, tasks = self._depth(offers), dict[int, Task]()
         for node in nodes:
@@ -85,8 +85,8 @@ class NodeFleet:
             )  # fmt: skip
         return tasks
 
-    def _slots(self, number: int, places: int) -> list[RoundSlot]:
-        return strategy_of(self._settings).configure(number, places, RoundContext(self._settings, self._manifest))
+    def _slots(self, number: int, count: int) -> list[RoundSlot]:
+        return strategy_of(self._settings).configure(number, count, RoundContext(self._settings, self._manifest))
 
     def _runtimes(self, offer: NodeOffer) -> list[str]:
         return [name for name in offer.check_in.runtimes if name in self._manifest.runtimes]
@@ -113,5 +113,5 @@ class NodeFleet:
         return bool(every) and number % every == 0
 
     def _is_asked(self, slot: int, version: int) -> bool:
-        """Whether the node of a place measures its features, which the head's step goes by."""
+        """Whether the node of a slot measures its features, which the head's step goes by."""
         return self._settings.measures(self._manifest) and is_asked(version, slot, self._settings.per_round)

@@ -17,8 +17,8 @@ from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import LARGEST_REPORT
 from server.aggregation.registry import AGGREGATION_RULES
 from server.errors import Refusal
-from server.jobs.directions import goes_forward, planned
 from server.jobs.settings import JobSettings
+from server.policy.directions import goes_forward, planned
 
 _EXACT_HEAD_RATE = 10.0
 """An exact gradient has no noise that a larger step would carry into the weights."""
@@ -35,8 +35,8 @@ def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
     training = kind.settled(settings.training)
     if settings.passes is not None and goes_forward(training):
         training = planned(manifest, training, settings.passes)
-    places = settings.slots(manifest, settings.places)
-    training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in places])
+    slots = settings.slots(manifest, settings.invited)
+    training = counted(training, manifest, [kind.directed(manifest, training, slot.units) for slot in slots])
     if training.pack and not task_named(manifest.model.task).per_token:
         what = f"training.pack puts texts of language models into one sequence, and the job is {manifest.model.task}"
         raise Refusal(422, "invalid", f"{what}: leave it out")

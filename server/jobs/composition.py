@@ -77,8 +77,8 @@ def _of_secure_aggregation(job: JobSettings) -> Iterator[Conflict]:
         )
     if job.per_round < job.min_holders:
         yield f"min_holders is {job.min_holders}, more than per_round {job.per_round}: raise per_round"
-    if job.places > MOST:
-        yield f"a sum has room for {MOST} devices, not {job.places} (per_round x over_selection): lower per_round"
+    if job.invited > MOST:
+        yield f"a sum has room for {MOST} devices, not {job.invited} (per_round x over_selection): lower per_round"
     if job.is_buffered:
         yield (
             "secure_aggregation adds up the updates of one round's clients, and schedule buffered takes those of "

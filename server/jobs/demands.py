@@ -9,7 +9,7 @@ from server.jobs.job import Job
 
 
 def unsuited(job: Job, manifest: Manifest, check_in: CheckIn) -> str | None:
-    """Why a device can take no place of a job, by what it said of itself."""
+    """Why a device can take no slot of a job, by what it said of itself."""
     if not set(manifest.runtimes) & set(check_in.runtimes):
         return f"{job.name} needs one of the runtimes {', '.join(manifest.runtimes)}"
     if (estimator := job.settings.training.estimator) not in ESTIMATORS:
@@ -34,7 +34,7 @@ def _not_secret(job: Job, check_in: CheckIn) -> str | None:
 
 
 def _kept_away(job: Job, check_in: CheckIn) -> str | None:
-    """Why a device can take no place as it is at this moment."""
+    """Why a device can take no slot as it is at this moment."""
     if job.settings.mains_only and check_in.power == "battery":
         return f"{job.name} takes no devices on battery"
     if job.settings.unmetered_only and check_in.metered:

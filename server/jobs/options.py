@@ -40,7 +40,7 @@ class RoundOptions(OptionGroup):
     aggregation: Annotated[
         str | None,
         typer.Option(
-            help=f"What updates come to: {', '.join(AGGREGATION_RULES)}. Take agreeing where some devices may lie."
+            help=f"How updates are combined: {', '.join(AGGREGATION_RULES)}. Take agreeing where some devices may lie."
         ),
     ] = None
     server_learning_rate: Annotated[float | None, typer.Option(help="The server's rate of the units.")] = None

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import TANGENT
 from edge_client.tasks.registry import task_named
-from server.jobs.passes import carried
+from server.policy.passes import carried
 
 Preset = Literal["auto", "forward", "scalars", "default", "paper", "bottleneck"]
 
@@ -29,7 +29,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "average": 0.9,
     },
     # Forward gradients alone, by every device: of the units and along as many directions as the same passes tell most
-    # by (`server.jobs.directions`). Directions that do not repeat each other are free.
+    # by (`server.policy.directions`). Directions that do not repeat each other are free.
     "forward": {
         "training": {"estimator": "forward", "directions": 0, "kind": "orthogonal", "learning_rate": 0.001},
         "optimizers": _AGREED_SERVER,

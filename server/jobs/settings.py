@@ -16,11 +16,11 @@ from edge_client.secagg.fixed import FEWEST
 from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import ServerOptimizers, Training
 from server.aggregation.registry import PLAIN
-from server.jobs.assignment import Assignment, RoundSlot, slots
 from server.jobs.composition import OWN_STRATEGY, conflicts
-from server.jobs.depths import Depth, common_units, common_way, depth_for
-from server.jobs.teams import team_slots, teams_of
 from server.mirrors import Addresses
+from server.policy.assignment import RoundSlot, Split, slots
+from server.policy.depths import Depth, common_units, common_variant, depth_for
+from server.policy.teams import team_slots, teams_of
 
 
 class JobSettings(BaseModel):
@@ -34,7 +34,7 @@ class JobSettings(BaseModel):
         default=None,
         description="Estimators auto and forward: forward passes of a step at most, in the mean of devices; no limit.",
     )
-    assignment: Assignment = Field(default="cyclic", description="Which units a client trains.")
+    assignment: Split = Field(default="cyclic", description="How units are split among the clients of a round.")
     units_per_client: Annotated[int, Ge(0)] = Field(
         default=1, description="Units of a client at least, 0 for all: with more, more clients share each unit."
     )
@@ -88,7 +88,7 @@ class JobSettings(BaseModel):
     )
     aggregation: Annotated[str, Len(1, 100)] = Field(
         default="mean",
-        description="What a unit's holders come to: mean, or one that few liars cannot move, such as agreeing.",
+        description="How the updates of a unit are combined: mean, or a Byzantine-robust rule, such as agreeing.",
     )
     weight_bound: Annotated[float, Ge(1)] = Field(
         default=4.0, description="How often the median of a unit's clients one of them may weigh at most."
@@ -153,7 +153,7 @@ class JobSettings(BaseModel):
 
     @property
     def is_robust(self) -> bool:
-        """Whether what devices tell is joined by a rule that few liars do not move far."""
+        """Whether updates are combined by a Byzantine-robust rule, which few malicious devices do not move far."""
         return self.aggregation != PLAIN
 
     @property
@@ -174,21 +174,21 @@ class JobSettings(BaseModel):
         return self.privacy_epsilon is not None or self.privacy_noise is not None
 
     @property
-    def places(self) -> int:
+    def invited(self) -> int:
         """Devices invited to a round; where it takes what comes, those at work beside those that have reported."""
         if self.is_buffered:
             return self.per_round + self.complete
         return math.ceil(self.per_round * self.over_selection)
 
-    def slots(self, manifest: Manifest, places: int) -> list[RoundSlot]:
-        """So many places of a round, and who trains what there."""
+    def slots(self, manifest: Manifest, count: int) -> list[RoundSlot]:
+        """Split the units among so many slots of a round."""
         common = common_units(manifest, self.training, self.passes)
         units = len(common)
         least = self.units_per_client or units
         if self.secure_aggregation:
-            dealt = team_slots(self.assignment, units, self.teams, places, least)
+            dealt = team_slots(self.assignment, units, self.teams, count, least)
         else:
-            dealt = slots(self.assignment, units, self.per_round, places, least)
+            dealt = slots(self.assignment, units, self.per_round, count, least)
         return [RoundSlot(slot.number, tuple(common[unit] for unit in slot.units)) for slot in dealt]
 
     def depth(self, manifest: Manifest, limits: Sequence[int]) -> Depth:
@@ -198,7 +198,7 @@ class JobSettings(BaseModel):
         devices can hold.
         """
         if self.secure_aggregation or self.is_private:
-            return Depth(common_way(manifest, self.training, self.passes).exact_blocks)
+            return Depth(common_variant(manifest, self.training, self.passes).exact_blocks)
         return depth_for(manifest, self.training, self.passes, limits)
 
     @property

@@ -8,7 +8,6 @@ can be of another moment.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shlex
 import shutil
@@ -29,6 +28,7 @@ from edge_client.store.files import sync_folder
 from server.names import ADMIN_TOKEN
 from server.ops.archive import DUMP, FORMAT, Advance, Entry, Index, write
 from server.ops.contents import File, contents
+from server.processes import held
 from server.settings import Settings
 from server.storage.schema.database import Database, database_file
 
@@ -65,34 +65,30 @@ def back_up(settings: Settings, out: Path, advance: Advance, *, dump: str = PG_D
         raise BackupError(f"the folder {out.absolute().parent} does not exist; make it, or choose another --out")
     database = Database(settings.database_url, folder)
     try:
-        with _held(folder) as held:
+        with _second_names(folder) as names:
             take = _copy_sqlite if database.is_sqlite else _pg_dump(settings, dump)
-            files = _moment(database, folder, held, take)
-            index = _index(held, files, kind="sqlite" if database.is_sqlite else "postgresql")
-            write(out, held, index, advance)
+            files = _moment(database, folder, names, take)
+            index = _index(names, files, kind="sqlite" if database.is_sqlite else "postgresql")
+            write(out, names, index, advance)
     finally:
         database.close()
     return index
 
 
 @contextmanager
-def _held(folder: Path) -> Generator[Path]:
+def _second_names(folder: Path) -> Generator[Path]:
     """Where second names are kept; what an earlier backup left there when it was killed goes."""
-    with (folder / f"{_HELD}.lock").open("w") as lock:
+    names = folder / _HELD
+    with held(folder / f"{_HELD}.lock", BackupError(f"another backup of {folder} is under way; wait for it")):
+        shutil.rmtree(names, ignore_errors=True)
+        names.mkdir(mode=0o700)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BackupError(f"another backup of {folder} is under way; wait for it") from None
-        held = folder / _HELD
-        shutil.rmtree(held, ignore_errors=True)
-        held.mkdir(mode=0o700)
-        try:
-            yield held
+            yield names
         finally:
-            shutil.rmtree(held, ignore_errors=True)
+            shutil.rmtree(names, ignore_errors=True)
 
 
-def _moment(database: Database, folder: Path, held: Path, take: Take) -> list[File]:
+def _moment(database: Database, folder: Path, names: Path, take: Take) -> list[File]:
     """Hold all of one moment.
 
     The server forgets a file after the database has: one that goes between the look at the database and its second name
@@ -107,7 +103,7 @@ def _moment(database: Database, folder: Path, held: Path, take: Take) -> list[Fi
             files = [*named.bundles, *named.blobs]
             try:
                 for file in files:
-                    _hold(folder / file.path, held / file.path)
+                    _hold(folder / file.path, names / file.path)
             except FileNotFoundError as error:
                 if error.filename == lost:
                     raise BackupError(
@@ -115,7 +111,7 @@ def _moment(database: Database, folder: Path, held: Path, take: Take) -> list[Fi
                     ) from None
                 lost = error.filename
             else:
-                take(connection, held / (database_file(folder).name if database.is_sqlite else DUMP))
+                take(connection, names / (database_file(folder).name if database.is_sqlite else DUMP))
                 return files
 
 
@@ -131,16 +127,16 @@ def _hold(file: Path, name: Path) -> None:
         shutil.copyfile(file, name)
 
 
-def _index(held: Path, files: list[File], kind: str) -> Index:
+def _index(names: Path, files: list[File], kind: str) -> Index:
     """The database first: whoever restores knows at once whether it is of use."""
-    folder = held.parent
-    database = database_file(held) if kind == "sqlite" else held / DUMP
+    folder = names.parent
+    database = database_file(names) if kind == "sqlite" else names / DUMP
     entries = [Entry(database.name, sha256(database), database.stat().st_size)]
     token = folder / ADMIN_TOKEN
     if token.is_file():
-        shutil.copy(token, held / token.name)
-        entries.append(Entry(token.name, sha256(held / token.name), token.stat().st_size))
-    entries += [Entry(file.path, file.sha256, (held / file.path).stat().st_size) for file in files]
+        shutil.copy(token, names / token.name)
+        entries.append(Entry(token.name, sha256(names / token.name), token.stat().st_size))
+    entries += [Entry(file.path, file.sha256, (names / file.path).stat().st_size) for file in files]
     return Index(FORMAT, __version__, time.time(), kind, entries)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from server.errors import SettingsError
-from server.jobs.depths import common_way
 from server.jobs.settings import JobSettings
+from server.policy.depths import common_variant
 from server.privacy.accountant import epsilon_of, noise_for, sampled_epsilon, sampled_noise, times_for
 from server.privacy.mechanism import Mechanism
 
@@ -80,7 +80,7 @@ def wanted_in(settings: JobSettings, manifest: Manifest) -> Mapping[str, int]:
 
     A number of the settings alone: who comes, and what devices hold, has no part in it.
     """
-    training = common_way(manifest, settings.training, settings.passes)
+    training = common_variant(manifest, settings.training, settings.passes)
     kind = kind_of(training)
     wanted = Counter({parameter.name: settings.per_round for parameter in manifest.head})
     for slot in settings.slots(manifest, settings.per_round):

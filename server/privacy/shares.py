@@ -31,10 +31,10 @@ def check_rounding(settings: JobSettings, manifest: Manifest) -> None:
     times, delta = settings.privacy_times or settings.rounds, settings.privacy_delta
     numbers = _most_numbers(settings, manifest)
     saved = epsilon_of(share.noise, delta, times) - epsilon_of((1 + ROOM) * share.noise, delta, times)
-    told = times * share.rounding(settings.places, numbers)
+    told = times * share.rounding(settings.invited, numbers)
     if told > saved:
         raise SettingsError(
-            f"whole numbers that {settings.places} devices add up are too coarse for updates of {numbers} numbers: "
+            f"whole numbers that {settings.invited} devices add up are too coarse for updates of {numbers} numbers: "
             f"they tell {told:.2g} of epsilon, where devices' noise has room for {saved:.2g}; lower per_round or "
             "min_holders"
         )
@@ -43,7 +43,7 @@ def check_rounding(settings: JobSettings, manifest: Manifest) -> None:
 def _most_numbers(settings: JobSettings, manifest: Manifest) -> int:
     """That one device adds."""
     head = sum(parameter.size for parameter in manifest.head)
-    slots = settings.slots(manifest, settings.places)
+    slots = settings.slots(manifest, settings.invited)
     return head + max(sum(manifest.units[unit].size for unit in slot.units) for slot in slots)
 
 

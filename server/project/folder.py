@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from edge_client.store import files
 from server.errors import ProjectError
 from server.names import ADMIN_TOKEN
+from server.processes import held
 from server.project import file
 
 if TYPE_CHECKING:
@@ -86,11 +86,7 @@ class Project:
     def locked(self) -> Generator[None]:
         """For one command at a time."""
         files.make_folder(self.kept)
-        with (self.kept / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ProjectError(f"another command starts or ends {self.folder}; wait for it") from None
+        with held(self.kept / "lock", ProjectError(f"another command starts or ends {self.folder}; wait for it")):
             yield
 
 

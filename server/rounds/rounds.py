@@ -2,7 +2,7 @@
 
     select → assign → train → collect → validate → aggregate → evaluate → publish
 
-Devices select themselves by checking in, are assigned a slot (`server.rounds.places.offers`), train, and report
+Devices select themselves by checking in, are assigned a slot (`server.rounds.selection.offers`), train, and report
 (`server.rounds.arrivals.reports`, which validates what arrives). `advance` carries on from there whenever a round is
 complete or its time is up. Every stage leaves its result in the database, so a process that is killed loses nothing:
 the next one, or another worker, claims the round and goes on.
@@ -28,9 +28,9 @@ from server.rounds.claims import Claim
 from server.rounds.outcome import late
 from server.rounds.outcome.evaluation import evaluate, on_devices, task_of, unlearned_in
 from server.rounds.outcome.outcomes import aggregate
-from server.rounds.places.fleet import all_have_reported, present
 from server.rounds.secrecy import summing, totals
 from server.rounds.secrecy.privacy import FLEET_SECONDS, spend, why_spent
+from server.rounds.selection.fleet import all_have_reported, present
 from server.secagg.opening import Unopened
 from server.storage import jobs
 from server.storage.files import references
@@ -38,7 +38,7 @@ from server.storage.identities import devices, refusals
 from server.storage.jobs import find_job
 from server.storage.schema.rows import Reported, Round, RoundState
 from server.storage.store import Store
-from server.storage.work import metrics, parts, rounds, scalars, sums
+from server.storage.work import assignments, metrics, rounds, scalars, sums
 from server.strategy.mean import mean_claim
 from server.strategy.updates import Outcome
 
@@ -144,7 +144,7 @@ def _count(connection: Connection, job: Job, round_: Round) -> int:
     if job.settings.secure_aggregation:
         return sums.count(connection, round_)
     if job.settings.training.mode == "epoch":
-        return parts.count_accepted(connection, round_)
+        return assignments.count_accepted(connection, round_)
     return scalars.count(connection, round_)
 
 
@@ -154,7 +154,7 @@ def wanted(store: Store, job: Job, round_: Round) -> int:
     if not before:
         return job.settings.complete
     with store.database.read() as connection:
-        here = parts.open_seeds(connection, round_)
+        here = assignments.open_seeds(connection, round_)
     return max(1, sum(participant.seed in here for participant in before[0].participants))
 
 
@@ -189,7 +189,7 @@ def _collect(store: Store, job: Job, round_: Round) -> list[Reported]:
     """The accepted reports in the order of their slots: the sum does not depend on who came first."""
     with store.database.read() as connection:
         if job.settings.training.mode == "epoch":
-            return parts.accepted(connection, round_)
+            return assignments.accepted(connection, round_)
         return scalars.reported(connection, round_)
 
 
@@ -257,7 +257,7 @@ def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outco
 
 
 def _note(connection: Connection, part: str, why: str, now: float) -> None:
-    refused = parts.find(connection, part)
+    refused = assignments.find(connection, part)
     assert refused is not None  # its report is here
     refusals.add(connection, refused, refused.device, "norm", why, now)
 
@@ -266,8 +266,8 @@ def _named(connection: Connection, outcome: Outcome) -> list[dict[str, str]]:
     """Name the devices whose reports are far from the others'."""
     named: list[dict[str, str]] = []
     for one, why in outcome.odd:
-        part = parts.find(connection, one)
-        device = None if part is None else devices.find(connection, part.device)
+        assignment = assignments.find(connection, one)
+        device = None if assignment is None else devices.find(connection, assignment.device)
         if device is not None:
             named.append({"device": device.id, "name": device.name, "why": why})
     return named
@@ -303,7 +303,7 @@ def _end_round(
     counted |= late.mean(outcome.staleness)
     known = {**known, **counted, "seconds": now - (round_.started or now), "refused": len(outcome.refused)}
     for part, why in outcome.refused:
-        parts.refuse_accepted(connection, part, why)
+        assignments.refuse_accepted(connection, part, why)
     judged = metrics.of_round(
         connection, job.id, round_.number
     )  # by devices of mode iteration that were done before the server
@@ -329,9 +329,9 @@ def _close(
 ) -> None:
     rounds.close(connection, round_, state, result, now)
     if job.settings.training.mode == "iteration":
-        parts.accept_reporters(connection, round_, now)
+        assignments.accept_reporters(connection, round_, now)
     if not job.settings.is_buffered:
-        parts.leave(connection, round_, now)
+        assignments.leave(connection, round_, now)
 
 
 def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None:

@@ -10,8 +10,8 @@ import time
 from sqlalchemy.exc import SQLAlchemyError
 
 from edge_client.errors import SpryError
-from server.rounds.places.offers import Offers
 from server.rounds.rounds import advance
+from server.rounds.selection.offers import Offers
 from server.storage import jobs, retention
 from server.storage.store import Store
 from server.strategy.outliers import FIRST_ROUNDS

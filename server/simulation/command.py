@@ -88,7 +88,7 @@ def simulate(
     out: Annotated[Path, typer.Option(help="The run's folder; the same command goes on where it stopped.")],
     source: SourceOptions,
     fleet: FleetOptions,
-    way: MethodOptions,
+    kind: MethodOptions,
     rounds: RoundOptions,
     training: TrainingOptions,
     settings: SettingsOptions,
@@ -105,11 +105,11 @@ def simulate(
     if crew.engine not in ("local", "ray"):
         raise SimulationError(f"unknown engine {crew.engine!r}; expected local or ray")
     chosen = settings.under({**rounds.asked(), **training.asked()})
-    check_method(way.method, chosen)
+    check_method(kind.method, chosen)
     asked: dict[str, Any] = {
         **source.asked(),
         **fleet.asked(),
-        **asdict(way),
+        **asdict(kind),
         **asdict(computed),
         "test_examples": measured.test_examples,
         "personal": measured.personal,

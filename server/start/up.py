@@ -229,7 +229,7 @@ def _learned(job: dict[str, Any]) -> list[str]:
 
 
 def _compared(home: Project, job: dict[str, Any], screen: Screen) -> list[str]:
-    """Say what the same rows come to otherwise, where they are at hand and have classes."""
+    """Compare with the same rows trained otherwise, where they are at hand and have classes."""
     from edge_client.tasks.registry import task_named
     from server.start.baseline import Files, baseline
 

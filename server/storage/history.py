@@ -9,24 +9,24 @@ from sqlalchemy import Connection, func, select
 
 from server.jobs.job import Job
 from server.storage.jobs import job_in
-from server.storage.schema.rows import Part, Refused
+from server.storage.schema.rows import Assignment, Refused
 from server.storage.schema.tables import jobs, refusals, tasks
-from server.storage.work.parts import part_in
+from server.storage.work.assignments import assignment_in
 
 
-class PastPart(NamedTuple):
+class PastAssignment(NamedTuple):
     """A part that a device has or had, and of which job."""
 
-    part: Part
+    assignment: Assignment
     job: Job
 
 
-def parts_of(connection: Connection, device: str, limit: int) -> list[PastPart]:
+def parts_of(connection: Connection, device: str, limit: int) -> list[PastAssignment]:
     query = select(tasks).where(tasks.c.device == device).order_by(tasks.c.created.desc()).limit(limit)
-    known = [part_in(row) for row in connection.execute(query).mappings()]
-    wanted = select(jobs).where(jobs.c.id.in_({part.job for part in known}))
+    known = [assignment_in(row) for row in connection.execute(query).mappings()]
+    wanted = select(jobs).where(jobs.c.id.in_({assignment.job for assignment in known}))
     of = {row["id"]: job_in(row) for row in connection.execute(wanted).mappings()}
-    return [PastPart(part, of[part.job]) for part in known]
+    return [PastAssignment(assignment, of[assignment.job]) for assignment in known]
 
 
 def count_parts(connection: Connection, device: str) -> dict[str, int]:

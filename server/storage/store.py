@@ -12,9 +12,9 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from server.errors import ServerConfigError
-from server.jobs.assignment import Needs
-from server.jobs.depths import Reach
 from server.names import ADMIN_TOKEN
+from server.policy.assignment import Needs
+from server.policy.depths import Reach
 from server.settings import Settings
 from server.storage.files.blobs import Blobs
 from server.storage.files.bundles import BundleFiles

@@ -77,9 +77,9 @@ class LocalSteps(NamedTuple):
 
 
 def is_asked(version: int, slot: int, per_round: int) -> bool:
-    """Whether the client of a place measures, in a round that starts from a version.
+    """Whether the client of a slot measures, in a round that starts from a version.
 
-    Three at least, so that what one tells is compared; each place in its turn, so that none is always heard.
+    Three at least, so that what one tells is compared; each slot in its turn, so that none is always heard.
     """
     if version == 0:
         return slot < MOST_ASKED

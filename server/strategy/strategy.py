@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from edge_client.bundle.manifest import Manifest
-from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
+from server.policy.assignment import RoundSlot
 from server.privacy.noise import Noise
 from server.strategy.outliers import Norms
 from server.strategy.state import ServerState
@@ -38,21 +38,21 @@ class Strategy(ABC):
     weights.
     """
 
-    def configure(self, number: int, places: int, context: RoundContext) -> list[RoundSlot]:
-        """Assign units to the places of a round, as the job's `assignment` does it unless a strategy has its own way.
+    def configure(self, number: int, slots: int, context: RoundContext) -> list[RoundSlot]:
+        """Assign units to the slots of a round, as the job's `assignment` does it unless a strategy has its own way.
 
-        It is asked whenever a place is given to a device, so it answers the same for the same round.
+        It is asked whenever a slot is given to a device, so it answers the same for the same round.
 
         Args:
             number: the round's, from 1 on.
-            places: how many devices are invited.
+            slots: how many devices are invited.
             context: the job's settings, and the bundle's manifest.
 
         Returns:
-            a slot for each place, with the units that its device trains.
+            a slot for each slot, with the units that its device trains.
         """
         del number
-        return context.settings.slots(context.manifest, places)
+        return context.settings.slots(context.manifest, slots)
 
     @abstractmethod
     def aggregate(self, state: ServerState, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
@@ -60,7 +60,7 @@ class Strategy(ABC):
 
         Args:
             state: the weights that the round began with, and what was kept beside them.
-            updates: the clients' weights after their local training, in the order of their places; each holds the units
+            updates: the clients' weights after their local training, in the order of their slots; each holds the units
                 that its client trained, and the head.
             context: the job's settings, and the bundle's manifest.
         """

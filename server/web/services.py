@@ -17,7 +17,7 @@ from server.control.credentials import authenticate
 from server.control.people import Known, known, require, require_scraper
 from server.control.proofs import Signed, authenticate_signed, require_digest
 from server.rounds.arrivals.summands import Summands
-from server.rounds.places.offers import Offers
+from server.rounds.selection.offers import Offers
 from server.storage.schema import rows
 from server.storage.store import Store
 from server.web.admission import once

@@ -9,6 +9,7 @@ from dataclasses import MISSING, fields
 from functools import wraps
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+import typer
 from typer.models import OptionInfo
 
 Result = TypeVar("Result")
@@ -22,6 +23,11 @@ class OptionGroup:
 
     title: ClassVar[str]
     """What the help writes above its options."""
+
+
+def command_group(what: str) -> typer.Typer:
+    """Open a group of commands; `what` is its help."""
+    return typer.Typer(help=what, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 
 class _Option(NamedTuple):

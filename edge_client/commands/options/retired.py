@@ -19,6 +19,7 @@ RETIRED: Mapping[str, str] = {
     "--units-apart": "each direction moves all units of a client",
     "training.units_apart": "each direction moves all units of a client",
     "training.prefix_cache": "what enters the cut is kept where there is memory for it, which changes no number",
+    "--interval": "spry report judges convergence as the paper does, by intervals of 50 rounds",
     "--preset alike": "leave it out: where there are few rows, the default lets devices walk by themselves as it did",
 }
 

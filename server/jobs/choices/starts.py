@@ -19,12 +19,12 @@ from edge_client.training.epoch import steps_in
 from edge_client.wire.protocol import Training
 from edge_client.wire.scalars import ScalarReport, encode_report
 from server.errors import Refusal
-from server.jobs.assignment import Needs
 from server.jobs.completion import complete
-from server.jobs.depths import common_units, common_way
-from server.jobs.passes import passes
 from server.jobs.presets import ABOUT, PRESETS, merged, preset_for, private_start, start_of
 from server.jobs.settings import JobSettings
+from server.policy.assignment import Needs
+from server.policy.depths import common_units, common_variant
+from server.policy.passes import passes
 
 _WEIGHT, _SUMMAND = 4, 8
 """Bytes of a number that is sent: as it is, or masked for a sum."""
@@ -104,25 +104,25 @@ def planned(manifest: Manifest, given: Mapping[str, Any], preset: str = "", rows
 
 def cost_of(manifest: Manifest, settings: JobSettings) -> JobCost:
     """Reckon what a device pays for a round and its steps, from the bundle's programs and the settings."""
-    way = common_way(manifest, settings.training, settings.passes)
-    kind = kind_of(way)
-    dealt = [kind.joined(manifest, way, slot.units) for slot in settings.slots(manifest, settings.places)]
-    sent, fetched = _bytes(manifest, settings, way, dealt)
+    variant = common_variant(manifest, settings.training, settings.passes)
+    kind = kind_of(variant)
+    dealt = [kind.joined(manifest, variant, slot.units) for slot in settings.slots(manifest, settings.invited)]
+    sent, fetched = _bytes(manifest, settings, variant, dealt)
     return JobCost(
-        passes=round(fmean(passes(kind, way, manifest, units) for units in dealt), 2),
+        passes=round(fmean(passes(kind, variant, manifest, units) for units in dealt), 2),
         sent=sent,
         fetched=fetched,
-        memory=_memory(manifest, way, dealt),
+        memory=_memory(manifest, variant, dealt),
     )
 
 
 def _bytes(
-    manifest: Manifest, settings: JobSettings, way: Training, dealt: Sequence[tuple[int, ...]]
+    manifest: Manifest, settings: JobSettings, variant: Training, dealt: Sequence[tuple[int, ...]]
 ) -> tuple[int, int]:
     """The bytes that a device sends and fetches in a round."""
-    if way.mode == "iteration":
-        steps, exact = steps_in(way, 0), way.head == "exact"
-        values = np.zeros((way.directions, way.rows), np.float32)
+    if variant.mode == "iteration":
+        steps, exact = steps_in(variant, 0), variant.head == "exact"
+        values = np.zeros((variant.directions, variant.rows), np.float32)
         head = values if manifest.head and not exact else None
         scalars = len(encode_report(ScalarReport(0.0, 1, values, head)))
         told = ScalarReport(0.0, 1, values, head, np.zeros(manifest.head_size, np.float32) if exact else None)
@@ -134,15 +134,15 @@ def _bytes(
     return round(width * fmean(sizes)), _WEIGHT * sum(parameter.size for parameter in common)
 
 
-def _memory(manifest: Manifest, way: Training, dealt: Sequence[tuple[int, ...]]) -> int | None:
-    """The most that a place takes, with the runtime that takes least."""
+def _memory(manifest: Manifest, variant: Training, dealt: Sequence[tuple[int, ...]]) -> int | None:
+    """The most that a slot takes, with the runtime that takes least."""
     programs = (program for spec in manifest.runtimes.values() for program in spec.programs)
     if not any(program.load_bytes for program in programs):
         return None
-    needs = Needs(manifest, way)
+    needs = Needs(manifest, variant)
     most = 0
     for units in set(dealt):
         cut = cut_for(manifest, units)
-        known = [needs.bytes(runtime, cut, way.batch, way) for runtime in manifest.runtimes]
+        known = [needs.bytes(runtime, cut, variant.batch, variant) for runtime in manifest.runtimes]
         most = max(most, min((one for one in known if one is not None), default=0))
     return most or None

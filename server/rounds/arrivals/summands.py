@@ -24,14 +24,15 @@ from server.errors import Overtaken, Refusal
 from server.jobs.job import Job
 from server.rounds.arrivals.reports import Reports
 from server.rounds.secrecy.summing import arrangement_of, carried, scores_of
-from server.rounds.secrecy.totals import sizes_of, tags_size, update_size
+from server.rounds.secrecy.totals import tags_size, update_size
 from server.secagg.arrangement import Arrangement
 from server.secagg.opening import opening_size
 from server.storage.identities import devices
 from server.storage.jobs import find_job
-from server.storage.schema.rows import Part, Round
-from server.storage.work import parts, rounds, sums
+from server.storage.schema.rows import Assignment, Round
+from server.storage.work import assignments, rounds, sums
 from server.storage.work.sums import Summand, SumStanding
+from server.strategy.summed import sizes_in_sum
 
 LARGEST = 1 << 20
 """Bytes of a message; none is longer, however many devices there are."""
@@ -45,77 +46,77 @@ class Summands(Reports):
     # --- what devices say ---
 
     def take_message(self, device: str, task: str, message: Message, data: bytes) -> Receipt:
-        part = self._part(device, task)
-        self._store.traffic.add((part.job, part.round), device, up=len(data))
-        job = find_job(self._store, part.job)
+        assignment = self._assignment(device, task)
+        self._store.traffic.add((assignment.job, assignment.round), device, up=len(data))
+        job = find_job(self._store, assignment.job)
         try:
-            repeated = self._add(job, part, message, data)
+            repeated = self._add(job, assignment, message, data)
         except Overtaken as why:
-            self._let_go(part, why)
+            self._let_go(assignment, why)
             raise
         except Refusal as refusal:
-            self._refuse(part, refusal)
+            self._refuse(assignment, refusal)
             raise
         if not repeated:
             self._store.wake.set()
         return Receipt(0.0, repeated=repeated)
 
-    def _let_go(self, part: Part, why: Overtaken) -> None:
+    def _let_go(self, assignment: Assignment, why: Overtaken) -> None:
         """A device that a sum goes on without has its task no longer, and is free for others."""
         with self._store.database.write() as connection:
-            parts.end(connection, part, "spare", why.detail, self._store.now())
+            assignments.end(connection, assignment, "spare", why.detail, self._store.now())
         self._store.turn += 1
 
-    def _add(self, job: Job, part: Part, message: Message, data: bytes) -> bool:
+    def _add(self, job: Job, assignment: Assignment, message: Message, data: bytes) -> bool:
         """Whether it had come before."""
         if not job.settings.secure_aggregation:
             raise Refusal(422, "invalid", f"job {job.name} adds nothing in secret: send the update as it is")
         with self._store.database.write() as connection:
-            known = sums.find_said(connection, part, message)
+            known = sums.find_said(connection, assignment, message)
             if known is not None:
                 if known == data:
                     return True
                 raise Refusal(409, "stale", f"another {message} of this task was accepted before")
-            if part.state == "accepted":
+            if assignment.state == "accepted":
                 return True  # the sum was opened without it
-            self._require_open(part)
-            current = rounds.lock_open(connection, part.job, part.round)
+            self._require_open(assignment)
+            current = rounds.lock_open(connection, assignment.job, assignment.round)
             if current is None and message in ("vow", "opening"):
                 return True  # others were enough: the sum is being opened
             if current is None:
-                raise self._closed(connection, part)
-            self._check(connection, job, current, part, message, data)
+                raise self._closed(connection, assignment)
+            self._check(connection, job, current, assignment, message, data)
             if message == "card":
-                sums.add(connection, part, data)
+                sums.add(connection, assignment, data)
             else:
-                sums.say(connection, part, message, data)
+                sums.say(connection, assignment, message, data)
         return False
 
     def _check(
-        self, connection: Connection, job: Job, current: Round, part: Part, message: Message, data: bytes
+        self, connection: Connection, job: Job, current: Round, assignment: Assignment, message: Message, data: bytes
     ) -> None:
         if message == "card":
-            self._check_card(connection, current, part, data)
+            self._check_card(connection, current, assignment, data)
             return
-        standing, arrangement, known = self._of_stage(connection, job, current, part, message)
+        standing, arrangement, known = self._of_stage(connection, job, current, assignment, message)
         if message == "shares":
-            size = DEALT * len(arrangement.receivers(part.slot))
+            size = DEALT * len(arrangement.receivers(assignment.slot))
         else:
-            size = SIGNATURE if message == "vow" else opening_size(arrangement, standing.sharers, part.slot)
+            size = SIGNATURE if message == "vow" else opening_size(arrangement, standing.sharers, assignment.slot)
         if len(data) != size:
             raise _unfit(f"its {message} has {len(data)} bytes, not {size}")
         if message == "vow":
             text = signed_vow(
                 arrangement.context(job.id, current.number), set_of(standing.sharers), set_of(standing.survivors)
             )
-            own = next(summand for summand in known if summand.place == part.slot)
+            own = next(summand for summand in known if summand.place == assignment.slot)
             if not keys.verify(own.key, text, data):
                 raise _unfit("what it signed is not this sum")
 
-    def _check_card(self, connection: Connection, current: Round, part: Part, data: bytes) -> None:
+    def _check_card(self, connection: Connection, current: Round, assignment: Assignment, data: bytes) -> None:
         if sums.find(connection, current) is not None:
             raise _too_late(current.number)
-        device = devices.find(connection, part.device)
+        device = devices.find(connection, assignment.device)
         if device is None or device.key is None:
             raise _unfit("its device has no key of its own, and nobody knows whose the key of the round is")
         size = CARD
@@ -123,13 +124,13 @@ class Summands(Reports):
             raise _unfit(f"its key of the round has {len(data)} bytes, not {size}: upgrade spry on the device")
 
     def _of_stage(
-        self, connection: Connection, job: Job, current: Round, part: Part, stage: Stage
+        self, connection: Connection, job: Job, current: Round, assignment: Assignment, stage: Stage
     ) -> tuple[SumStanding, Arrangement, list[Summand]]:
-        """The sum, if it is at a stage and the part's device in it."""
+        """The sum, if it is at a stage and the assignment's device in it."""
         standing = sums.find(connection, current)
         inside = _inside(standing)
         late_vow = standing is not None and (stage, standing.stage) == ("vow", "opening")  # others were enough
-        if standing is None or not (standing.stage == stage or late_vow) or part.slot not in inside:
+        if standing is None or not (standing.stage == stage or late_vow) or assignment.slot not in inside:
             where = standing.stage if standing else "card"
             raise Refusal(409, "late", f"round {current.number} takes no {stage} of this device: its sum is at {where}")
         known = sums.summands_of(connection, current)
@@ -138,85 +139,85 @@ class Summands(Reports):
     # --- masked updates ---
 
     def largest_update(self, device: str, task: str) -> int:
-        part = self._part(device, task)
-        job = find_job(self._store, part.job)
+        assignment = self._assignment(device, task)
+        job = find_job(self._store, assignment.job)
         if not job.settings.secure_aggregation:
             return super().largest_update(device, task)
-        sizes = self._sizes(job, part)
-        return 8 * sum(sizes.values()) + TAG * job.settings.places
+        sizes = self._sizes(job, assignment)
+        return 8 * sum(sizes.values()) + TAG * job.settings.invited
 
     def take_update(self, device: str, task: str, partial: Path, sha256: str) -> Receipt:
-        part = self._part(device, task)
-        job = find_job(self._store, part.job)
+        assignment = self._assignment(device, task)
+        job = find_job(self._store, assignment.job)
         if not job.settings.secure_aggregation:
             return super().take_update(device, task, partial, sha256)
         size = partial.stat().st_size
-        self._store.traffic.add((part.job, part.round), device, up=size)
+        self._store.traffic.add((assignment.job, assignment.round), device, up=size)
         try:
-            repeated = self._take_masked(job, part, partial, size, sha256)
+            repeated = self._take_masked(job, assignment, partial, size, sha256)
         except Refusal as refusal:
-            self._refuse(part, refusal)
+            self._refuse(assignment, refusal)
             raise
         if not repeated:
             self._store.wake.set()
         return Receipt(0.0, repeated=repeated)
 
-    def _take_masked(self, job: Job, part: Part, partial: Path, size: int, sha256: str) -> bool:
+    def _take_masked(self, job: Job, assignment: Assignment, partial: Path, size: int, sha256: str) -> bool:
         """Whether it had come before."""
-        self._require_open(part)
+        self._require_open(assignment)
         with self._store.database.read() as connection:
-            current = rounds.find(connection, job.id, part.round)
-            own = [one for one in sums.summands_of(connection, current) if one.place == part.slot]
+            current = rounds.find(connection, job.id, assignment.round)
+            own = [one for one in sums.summands_of(connection, current) if one.place == assignment.slot]
             if own and own[0].update is not None:
                 if own[0].update == sha256:
                     return True
                 raise Refusal(409, "stale", "another update of this task was accepted before")
-            standing, arrangement, _ = self._of_stage(connection, job, current, part, "update")
-        expected = update_size(arrangement, standing.sharers, part.slot, self._sizes(job, part))
+            standing, arrangement, _ = self._of_stage(connection, job, current, assignment, "update")
+        expected = update_size(arrangement, standing.sharers, assignment.slot, self._sizes(job, assignment))
         if size != expected:
             raise _unfit(f"its masked update has {size} bytes, not {expected}")
         self._store.blobs.adopt(partial, sha256)
         with self._store.database.write() as connection:
-            current = self._lock_open_round(connection, part)
-            self._of_stage(connection, job, current, part, "update")
-            sums.say(connection, part, "update", sha256)
+            current = self._lock_open_round(connection, assignment)
+            self._of_stage(connection, job, current, assignment, "update")
+            sums.say(connection, assignment, "update", sha256)
         return False
 
-    def _sizes(self, job: Job, part: Part) -> dict[int, int]:
+    def _sizes(self, job: Job, assignment: Assignment) -> dict[int, int]:
         manifest = self._store.bundles.manifest(job.bundle)
-        return sizes_of(manifest, carried(self._store, job, part.slot), scores_of(self._store, job))
+        return sizes_in_sum(manifest, carried(self._store, job, assignment.slot), scores_of(self._store, job))
 
     # --- what devices are told ---
 
     def view(self, device: str, task: str) -> bytes:
         """Where a sum stands for one of its devices."""
-        part = self._part(device, task)
-        job = find_job(self._store, part.job)
+        assignment = self._assignment(device, task)
+        job = find_job(self._store, assignment.job)
         try:
-            data = self._view(job, part).encoded()
+            data = self._view(job, assignment).encoded()
         except Overtaken as why:
-            self._let_go(part, why)
+            self._let_go(assignment, why)
             raise
-        self._store.traffic.add((part.job, part.round), device, down=len(data))
+        self._store.traffic.add((assignment.job, assignment.round), device, down=len(data))
         return data
 
-    def _view(self, job: Job, part: Part) -> View:
-        if part.state == "accepted":
-            return View("over", self._wait(job, part.round), b"")
-        self._require_open(part)
+    def _view(self, job: Job, assignment: Assignment) -> View:
+        if assignment.state == "accepted":
+            return View("over", self._wait(job, assignment.round), b"")
+        self._require_open(assignment)
         with self._store.database.read() as connection:
-            current = rounds.find(connection, job.id, part.round)
+            current = rounds.find(connection, job.id, assignment.round)
             standing = sums.find(connection, current)
             known = sums.summands_of(connection, current)
         if standing is None:
             return View("card", min(_PATIENT, self._store.settings.retry_seconds / 2), b"")
-        if part.slot not in _inside(standing):
+        if assignment.slot not in _inside(standing):
             raise _too_late(current.number)
-        own = next(summand for summand in known if summand.place == part.slot)
+        own = next(summand for summand in known if summand.place == assignment.slot)
         if standing.stage == "over" or (standing.stage == "opening" and own.opening is not None):
-            return View("over", self._wait(job, part.round), b"")
+            return View("over", self._wait(job, assignment.round), b"")
         arrangement = arrangement_of(self._store, job, standing, known)
-        return View(standing.stage, _SOON, self._told(standing, arrangement, known, part.slot))
+        return View(standing.stage, _SOON, self._told(standing, arrangement, known, assignment.slot))
 
     def _told(self, standing: SumStanding, arrangement: Arrangement, known: list[Summand], place: int) -> bytes:
         if standing.stage == "shares":
@@ -251,7 +252,7 @@ class Summands(Reports):
 
 
 def _inside(standing: SumStanding | None) -> tuple[int, ...]:
-    """The places that a stage is about."""
+    """The slots that a stage is about."""
     if standing is None:
         return ()
     if standing.stage == "shares":

@@ -21,7 +21,7 @@ LARGEST_DERIVATIVE = 1e6
 def held_to(report: Report, declared: int | None, training: Training, manifest: Manifest) -> Report:
     """The report with no more examples and steps than there can be; refused where it counts what cannot be.
 
-    A file that has grown since the check-in makes an honest device count more than it declared: it keeps its place,
+    A file that has grown since the check-in makes an honest device count more than it declared: it keeps its slot,
     with the weight that it declared.
     """
     check_held_back(report, declared, training, manifest)

@@ -122,7 +122,7 @@ def on_devices(
         reports: of a round, as they were taken.
         bound: how often the median weight one of them may have.
         task: whose scores they tell.
-        unlearned: places of reports whose global model had a task layer that nobody had trained: what it got right is
+        unlearned: slots of reports whose global model had a task layer that nobody had trained: what it got right is
             chance, and is left out.
         robust: join them as the job's rule joins updates, so that few that lie do not move the mean.
     """
@@ -138,7 +138,7 @@ def on_devices(
 
 
 def unlearned_in(manifest: Manifest, bases: Sequence[int]) -> frozenset[int]:
-    """Find the places of updates that began with version 0, where that has a task layer which nobody has trained."""
+    """Find the slots of updates that began with version 0, where that has a task layer which nobody has trained."""
     return frozenset(place for place, base in enumerate(bases) if base == 0) if manifest.head else frozenset()
 
 

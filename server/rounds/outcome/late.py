@@ -17,11 +17,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from server.errors import Refusal
-from server.jobs.assignment import RoundSlot
 from server.jobs.job import Job
-from server.storage.schema.rows import Part, Round
+from server.policy.assignment import RoundSlot
+from server.storage.schema.rows import Assignment, Round
 from server.storage.store import Store
-from server.storage.work import inflight, parts, rounds
+from server.storage.work import assignments, inflight, rounds
 
 BUSY = 503
 """A device repeats what it is answered with this: its finished update waits while a round is being closed."""
@@ -56,17 +56,17 @@ def _versions(count: int) -> str:
     return f"{count} version{'' if count == 1 else 's'}"
 
 
-# --- a device's part -------------------------------------------------------------------------------------------------
+# --- one assignment --------------------------------------------------------------------------------------------------
 
 
 def terms(job: Job, version: int, now: float) -> dict[str, Any]:
-    """Give the fields of a part that may outlive its round."""
+    """Give the fields of an assignment that may outlive its round."""
     return {"base": version, "until": now + job.settings.deadline} if job.settings.is_buffered else {}
 
 
-def begun_with(part: Part, round_: Round) -> int:
-    """The version that a part's device starts from."""
-    return round_.version if part.base is None else part.base
+def begun_with(assignment: Assignment, round_: Round) -> int:
+    """The version that an assignment's device starts from."""
+    return round_.version if assignment.base is None else assignment.base
 
 
 def as_begun(store: Store, job: Job, device: str) -> Job:
@@ -74,14 +74,14 @@ def as_begun(store: Store, job: Job, device: str) -> Job:
     if not job.settings.is_buffered:
         return job
     with store.database.read() as connection:
-        part = parts.find_open(connection, device)
-    if part is None or part.job != job.id or part.base is None:
+        assignment = assignments.find_open(connection, device)
+    if assignment is None or assignment.job != job.id or assignment.base is None:
         return job
-    return replace(job, version=part.base)
+    return replace(job, version=assignment.base)
 
 
 def carry_over(connection: Connection, job: Job, number: int, now: float) -> None:
-    """Open parts go over to a round that opens; those whose weights have become too old end."""
+    """Open assignments go over to a round that opens; those whose weights have become too old end."""
     if not job.settings.is_buffered:
         return
     most = job.settings.max_staleness
@@ -91,7 +91,7 @@ def carry_over(connection: Connection, job: Job, number: int, now: float) -> Non
 
 
 def give_up_overdue(store: Store, job: Job) -> None:
-    """End the parts whose own time is up: their places go to others."""
+    """End the assignments whose own time is up: their slots go to others."""
     with store.database.read() as connection:
         if not inflight.are_overdue(connection, job.id, store.now()):
             return
@@ -104,24 +104,24 @@ def give_up_overdue(store: Store, job: Job) -> None:
 # --- while a round is closed -----------------------------------------------------------------------------------------
 
 
-def require_no_closing(store: Store, part: Part) -> None:
+def require_no_closing(store: Store, assignment: Assignment) -> None:
     """Before an update is read that could not be taken now."""
-    if part.base is None or part.state != "open":
+    if assignment.base is None or assignment.state != "open":
         return
     with store.database.read() as connection:
-        is_open = rounds.find_open(connection, part.job, part.round) is not None
+        is_open = rounds.find_open(connection, assignment.job, assignment.round) is not None
     if not is_open:
-        wait_for_next(part)
+        wait_for_next(assignment)
 
 
-def wait_for_next(part: Part) -> None:
+def wait_for_next(assignment: Assignment) -> None:
     """Have a device send again what the next round takes, where its task goes over to that."""
-    if part.base is not None and part.state == "open":
-        why = f"round {part.round} is being closed: the next one takes the update"
+    if assignment.base is not None and assignment.state == "open":
+        why = f"round {assignment.round} is being closed: the next one takes the update"
         raise Refusal(BUSY, "busy", why, retry_after=_AGAIN)
 
 
-# --- places ----------------------------------------------------------------------------------------------------------
+# --- slots ----------------------------------------------------------------------------------------------------------
 
 
 def are_enough(connection: Connection, round_: Round, most: int) -> bool:
@@ -130,12 +130,12 @@ def are_enough(connection: Connection, round_: Round, most: int) -> bool:
 
 
 def given(connection: Connection, round_: Round) -> Mapping[int, int]:
-    """How often each place was given out lately, and not given back."""
+    """How often each slot was given out lately, and not given back."""
     return inflight.count_given(connection, round_.job, round_.number - _LOOKED_AT)
 
 
 def in_turn(free: Sequence[RoundSlot], given: Mapping[int, int], groups: int) -> frozenset[int]:
-    """The places to fill first: of the units that were given out least, lest those of slow devices go untrained."""
+    """The slots to fill first: of the units that were given out least, lest those of slow devices go untrained."""
     of_group = Counter[int]()
     for slot, count in given.items():
         of_group[slot % groups] += count

@@ -12,7 +12,7 @@ from edge_client.wire.scalars import Participant, decode_report
 from server.jobs.job import Job
 from server.rounds.outcome.counts import scalars_held_to
 from server.rounds.outcome.usual import usual_in
-from server.storage.schema.rows import Part, Reported, Round
+from server.storage.schema.rows import Assignment, Reported, Round
 from server.storage.store import Store
 from server.strategy.outliers import beyond, sizes, usual_sizes
 from server.strategy.registry import strategy_of
@@ -31,26 +31,28 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
     manifest, settings = store.bundles.manifest(job.bundle), job.settings
     if settings.training.mode == "epoch":
         start = store.models.load(job, round_.version)
-        updates = [_contribution(store, job, one.part, start) for one in reported]
+        updates = [_contribution(store, job, one.assignment, start) for one in reported]
         with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at before it is published
             context = RoundContext(settings, manifest, usual_in(store.database, job.id, round_.number))
             return strategy_of(settings).aggregate(start, updates, context)
     start = store.models.load(job, job.version)
     clients = [
         Participant(
-            one.part.seed,
-            one.part.units,
-            scalars_held_to(decode_report(one.scalars, manifest, settings.training), one.part.declared),
+            one.assignment.seed,
+            one.assignment.units,
+            scalars_held_to(decode_report(one.scalars, manifest, settings.training), one.assignment.declared),
         )
         for one in reported
     ]
     known = usual_sizes(clients, _earlier(store, job))
     why = [beyond(sizes(client), known, settings.norm_bound) for client in clients]
     taken = [client for client, refused in zip(clients, why, strict=True) if refused is None]
-    refused = tuple((one.part.id, reason) for one, reason in zip(reported, why, strict=True) if reason is not None)
+    refused = tuple(
+        (one.assignment.id, reason) for one, reason in zip(reported, why, strict=True) if reason is not None
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         outcome = step_of_scalars(start, round_.number, round_.iteration, taken, settings, manifest)
-    of_seed = {one.part.seed: one.part.id for one in reported}
+    of_seed = {one.assignment.seed: one.assignment.id for one in reported}
     odd = tuple((of_seed[int(seed)], words) for seed, words in outcome.odd)
     return replace(outcome, refused=refused, odd=odd)
 
@@ -61,16 +63,18 @@ def _earlier(store: Store, job: Job) -> list[Participant]:
     return [client for record in records for client in record.participants]
 
 
-def _contribution(store: Store, job: Job, part: Part, start: ServerState) -> Contribution:
-    sent = part.sent
+def _contribution(store: Store, job: Job, assignment: Assignment, start: ServerState) -> Contribution:
+    sent = assignment.sent
     assert sent is not None  # it was accepted
     update = Contribution(
-        part=part.id,
-        units=part.units,
-        training=part.training(job.settings.training),
+        part=assignment.id,
+        units=assignment.units,
+        training=assignment.training(job.settings.training),
         norms=sent.norms,
         report=sent.report,
         tensors=partial(store.blobs.tensors, sent.sha256),
-        device=part.device,
+        device=assignment.device,
     )
-    return update if part.base is None else late_one(update, part.base, start, partial(store.models.load, job))
+    return (
+        update if assignment.base is None else late_one(update, assignment.base, start, partial(store.models.load, job))
+    )

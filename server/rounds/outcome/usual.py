@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from server.storage.schema.database import Database
-from server.storage.work import parts
+from server.storage.work import assignments
 from server.strategy.outliers import FIRST_ROUNDS, LAST_ROUNDS, Norms, usual
 
 
@@ -11,7 +11,7 @@ def usual_in(database: Database, job: str, number: int) -> Norms:
     """Compute how far a round's updates usually go, by its own and those of rounds before."""
     since = number - LAST_ROUNDS + 1
     with database.read() as connection:
-        known = parts.accepted_norms(connection, job, since=since, until=FIRST_ROUNDS)
+        known = assignments.accepted_norms(connection, job, since=since, until=FIRST_ROUNDS)
     return usual(
         [norms for round_, norms in known if round_ == number],
         [norms for round_, norms in known if round_ >= since],

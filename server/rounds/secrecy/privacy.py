@@ -18,7 +18,7 @@ from server.privacy.budget import mechanism_of
 from server.storage.identities import devices, participations
 from server.storage.schema.rows import Round
 from server.storage.store import Store
-from server.storage.work import parts, sums
+from server.storage.work import assignments, sums
 
 FLEET_SECONDS = 86_400.0
 """A device that was not heard of for so long is none of the fleet."""
@@ -27,7 +27,7 @@ FLEET_SECONDS = 86_400.0
 def spend(connection: Connection, job: Job, round_: Round) -> dict[str, float]:
     """A round is published: those in it have paid, and this is what is known of it."""
     if not job.settings.secure_aggregation:
-        participations.add(connection, job.id, parts.accepted_devices(connection, round_))
+        participations.add(connection, job.id, assignments.accepted_devices(connection, round_))
     return {"epsilon": spent(connection, job)}
 
 

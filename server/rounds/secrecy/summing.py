@@ -26,7 +26,7 @@ from server.rounds.outcome.evaluation import task_of
 from server.rounds.secrecy.privacy import pay_for_sum
 from server.secagg.arrangement import Arrangement, Entrant, arranged, teams
 from server.secagg.opening import is_enough
-from server.storage.schema.rows import Part, Round
+from server.storage.schema.rows import Assignment, Round
 from server.storage.store import Store
 from server.storage.work import rounds, sums
 from server.storage.work.sums import Summand, SumStanding
@@ -38,7 +38,7 @@ log = logging.getLogger("spry.server")
 def carried(store: Store, job: Job, slot: int) -> tuple[int, ...]:
     """The units of a place that are added up; its device may train more."""
     settings = job.settings
-    return settings.slots(store.bundles.manifest(job.bundle), settings.places)[slot].units
+    return settings.slots(store.bundles.manifest(job.bundle), settings.invited)[slot].units
 
 
 def scores_of(store: Store, job: Job) -> list[str]:
@@ -47,13 +47,13 @@ def scores_of(store: Store, job: Job) -> list[str]:
     return [score.name for score in kind.scores if score.name != kind.counted]
 
 
-def sum_of(store: Store, job: Job, part: Part) -> Sum | None:
-    """Describe a secure sum to a part's device."""
+def sum_of(store: Store, job: Job, assignment: Assignment) -> Sum | None:
+    """Describe a secure sum to an assignment's device."""
     if not job.settings.secure_aggregation:
         return None
-    units = list(carried(store, job, part.slot))
+    units = list(carried(store, job, assignment.slot))
     noise = job.settings.privacy_noise if job.settings.is_private else None
-    return Sum(part.slot, units, job.settings.min_holders, scores_of(store, job), noise)
+    return Sum(assignment.slot, units, job.settings.min_holders, scores_of(store, job), noise)
 
 
 def entrant(store: Store, job: Job, summand: Summand) -> Entrant:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, Literal, cast
 
-import msgspec
+import pandas as pd
 
 from edge_client.commands.options.adapter import own_options, told_blocks
 from server.jobs.settings import JobSettings
-from server.simulation.compare.convergence import INTERVAL
-from server.simulation.compare.measures import main_score, metrics
+from server.simulation.compare.measures import METRICS, main_score
 from server.simulation.compare.runs import Config, Run, RunError
 
 MethodKind = Literal["backprop", "forward", "zero-order", "head alone"]
@@ -35,23 +35,16 @@ _OF_THE_RUN = {"seed", "rounds", "per_round"}
 """Settings of the job that the run's own configuration has too."""
 
 
-class Spread(msgspec.Struct, frozen=True):
-    """A figure over the seeds that have it."""
-
-    mean: float
-    deviation: float | None
-    """The sample standard deviation; None of a single seed."""
-    low: float
-    high: float
-    seeds: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        deviation = stdev(values) if len(values) > 1 else None
-        return cls(fmean(values), deviation, min(values), max(values), len(values))
+def spread(values: pd.DataFrame) -> pd.DataFrame:
+    """Give each row's mean over the seeds, sample deviation, ends, and how many seeds have a figure."""
+    return pd.DataFrame({
+        "mean": values.mean(axis=1), "deviation": values.std(axis=1), "low": values.min(axis=1),
+        "high": values.max(axis=1), "seeds": values.count(axis=1),
+    })  # fmt: skip
 
 
-class MethodRow(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class MethodRow:
     """Runs with the same settings, one for each seed."""
 
     label: str
@@ -59,36 +52,40 @@ class MethodRow(msgspec.Struct, frozen=True):
     kind: MethodKind | None
     settings: dict[str, str]
     runs: tuple[Run, ...]
-    figures: dict[str, Spread]
-    """By the key of a metric."""
+    figures: pd.DataFrame
+    """The spread of each figure that some run has, by the key of its metric."""
 
     @property
     def unfinished(self) -> list[Run]:
         return [run for run in self.runs if run.summary is None]
 
-    def curve(self, field: str) -> list[tuple[int, Spread]]:
-        """As far as all seeds have gone."""
-        points = [dict(run.points(field)) for run in self.runs]
-        shared = sorted(set.intersection(*map(set, points)))
-        return [(number, Spread.of([values[number] for values in points])) for number in shared]
+    def mean(self, key: str) -> float | None:
+        return self.figures["mean"].get(key)
 
-    def curve_by_clock(self, field: str) -> list[tuple[float, Spread]]:
-        """The same over simulated time instead of the rounds."""
-        clocks = [dict(run.points("clock")) for run in self.runs]
+    def curve(self, field: str) -> pd.DataFrame:
+        """The spread of a field by round, as far as all seeds have gone."""
+        return spread(self._of_all(field).dropna())
+
+    def curve_by_clock(self, field: str) -> pd.DataFrame:
+        """The same over simulated time instead of the rounds; empty where that is not known."""
+        return self._over(field, self._of_all("clock"))
+
+    def curve_by_passes(self, field: str) -> pd.DataFrame:
+        """The same over the forward passes of a device instead of the rounds; empty where those are not known."""
+        return self._over(field, pd.concat([run.spent() for run in self.runs], axis=1))
+
+    def _of_all(self, field: str) -> pd.DataFrame:
+        """A column for each seed."""
+        return pd.concat([run.points(field) for run in self.runs], axis=1)
+
+    def _over(self, field: str, places: pd.DataFrame) -> pd.DataFrame:
         curve = self.curve(field)
-        if not all(number in clock for clock in clocks for number, _ in curve):
-            return []
-        return [(fmean(clock[number] for clock in clocks), spread) for number, spread in curve]
-
-    def curve_by_passes(self, field: str) -> list[tuple[float, Spread]]:
-        """The same over the forward passes of a device instead of the rounds."""
-        spent = [run.spent() for run in self.runs]
-        if not all(spent):
-            return []
-        return [(fmean(one[number] for one in spent), spread) for number, spread in self.curve(field)]
+        known = places.reindex(curve.index)
+        return curve[:0] if known.isna().to_numpy().any() else curve.set_index(known.mean(axis=1))
 
 
-class RunGroup(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class RunGroup:
     """Rows of one data set, split and model."""
 
     title: str
@@ -99,17 +96,15 @@ class RunGroup(msgspec.Struct, frozen=True):
 
     def ahead(self, row: MethodRow, kind: MethodKind) -> float | None:
         """How far a row's last score lies above the best row of a kind, itself left out if that is its own."""
-        others = [other for other in self.rows if other.kind == kind and self._last(other) is not None]
-        leader = max(others, key=lambda other: self._last(other) or 0.0, default=None)
-        own = self._last(row)
-        return None if leader is None or leader is row or own is None else own - (self._last(leader) or 0.0)
-
-    def _last(self, row: MethodRow) -> float | None:
-        figure = row.figures.get(f"{self.score}.last")
-        return figure and figure.mean
+        lasts = [(row.mean(f"{self.score}.last"), row) for row in self.rows if row.kind == kind]
+        rivals = [(last, row) for last, row in lasts if last is not None]
+        best, leader = max(rivals, key=itemgetter(0), default=(None, None))
+        own = row.mean(f"{self.score}.last")
+        return None if best is None or own is None or leader is row else own - best
 
 
-class Comparison(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Comparison:
     common: dict[str, str]
     """Settings that all runs share."""
     differing: tuple[str, ...]
@@ -117,44 +112,41 @@ class Comparison(msgspec.Struct, frozen=True):
     groups: tuple[RunGroup, ...]
 
 
-def compare(runs: Sequence[Run], interval: int = INTERVAL) -> Comparison:
-    rows: dict[tuple[str, ...], list[Run]] = {}
-    described = [describe(run.config) for run in runs]
-    names = list(dict.fromkeys(name for settings in described for name in settings))
-    for run, settings in zip(runs, described, strict=True):
-        rows.setdefault(tuple(settings.get(name, _DEFAULTS.get(name, "")) for name in names), []).append(run)
-    settings = [dict(zip(names, values, strict=True)) for values in rows]
-    labels = _labels(settings, names)
-    made = [_row(*parts, interval) for parts in zip(labels, settings, rows.values(), strict=True)]
-    differing = tuple(name for name in names if len({row[name] for row in settings}) > 1)
-    common = {name: settings[0][name] for name in names if name not in differing and settings[0][name]}
+def compare(runs: Sequence[Run]) -> Comparison:
+    described = pd.DataFrame([describe(run.config) for run in runs])
+    described = described.fillna({name: _DEFAULTS.get(name, "") for name in described.columns})
+    rows = described.groupby(list(described), sort=False).indices
+    settings = described.drop_duplicates()
+    names = list(settings)
+    made = [
+        _row(", ".join(_label(row, settings)), dict(row), [runs[i] for i in rows[tuple(row)]])
+        for _, row in settings.iterrows()
+    ]
+    differing = tuple(name for name in names if settings[name].nunique() > 1)
+    common = {name: settings[name].iloc[0] for name in names if name not in differing and settings[name].iloc[0]}
     made.sort(key=lambda row: [row.settings[name] for name in TASK])
     grouped = groupby(made, key=lambda row: {name: row.settings[name] for name in TASK})
     return Comparison(common, differing, tuple(_group(task, list(members), differing) for task, members in grouped))
 
 
-def _row(label: str, settings: dict[str, str], runs: list[Run], interval: int) -> MethodRow:
+def _row(label: str, settings: dict[str, str], runs: list[Run]) -> MethodRow:
     runs = sorted(runs, key=lambda run: run.config.seed)
-    for seed, same in groupby(runs, key=lambda run: run.config.seed):
-        first, *others = same
-        if others:
+    for one, other in pairwise(runs):
+        if one.config.seed == other.config.seed:
             raise RunError(
-                f"{first.folder} and {others[0].folder} are runs of the same settings and seed {seed}; leave one out"
+                f"{one.folder} and {other.folder} are runs of the same settings and seed {one.config.seed}; "
+                "leave one out"
             )
-    figures: dict[str, Spread] = {}
-    for metric in metrics(interval):
-        values = [value for run in runs if (value := metric.of(run)) is not None]
-        if values:
-            figures[metric.key] = Spread.of(values)
-    return MethodRow(label, kind_of(runs[0].config), settings, tuple(runs), figures)
+    measured = {metric.key: [metric.of(run) for run in runs] for metric in METRICS}
+    figures = spread(pd.DataFrame(measured, dtype=float).T)
+    return MethodRow(label, kind_of(runs[0].config), settings, tuple(runs), figures[figures["seeds"] > 0])
 
 
 def _group(task: dict[str, str], rows: list[MethodRow], differing: Sequence[str]) -> RunGroup:
     """Its rows by the way to their gradients, the best first."""
     score = main_score(*(run for row in rows for run in row.runs))
     kinds = [*KINDS.values(), "head alone", None]
-    worst = Spread.of([-1.0])
-    ordered = sorted(rows, key=lambda row: (kinds.index(row.kind), -row.figures.get(f"{score}.last", worst).mean))
+    ordered = sorted(rows, key=lambda row: (kinds.index(row.kind), -(row.mean(f"{score}.last") or -1.0)))
     split = "natural split" if task["split"] == NATURAL else f"Dirichlet {task['split']}"
     title = ", ".join([task["data"], split, *([task["model"]] if "model" in differing else [])])
     return RunGroup(title, task, score, tuple(ordered))
@@ -226,29 +218,16 @@ _DEFAULTS = _of_the_job(JobSettings().model_dump(mode="json"))
 """What a run had whose version did not know a setting yet."""
 
 
-def _labels(rows: Sequence[dict[str, str]], names: Sequence[str]) -> list[str]:
-    """A label is the method and the fewest other settings that tell apart rows of the same task.
+def _label(row: pd.Series, like: pd.DataFrame) -> Iterator[str]:
+    """The method and the fewest other settings that tell a row apart from those of the same task.
 
     The same settings get the same label in every task.
     """
-    return [", ".join(_label(row, rows, [name for name in names if name not in TASK])) for row in rows]
-
-
-def _label(row: dict[str, str], rows: Iterable[dict[str, str]], names: Sequence[str]) -> list[str]:
-    parts: list[str] = []
-    like = list(rows)
-    for name in names:
-        if name == "method" or _splits(like, name):
-            parts += [part] if (part := _part(name, row[name])) else []
-            like = [other for other in like if other[name] == row[name]]
-    return parts
-
-
-def _splits(rows: Iterable[dict[str, str]], name: str) -> bool:
-    by_task: dict[tuple[str, ...], set[str]] = {}
-    for row in rows:
-        by_task.setdefault(tuple(row[key] for key in TASK), set()).add(row[name])
-    return any(len(values) > 1 for values in by_task.values())
+    for name in like.columns.difference(TASK, sort=False):
+        if name == "method" or (like.groupby(list(TASK))[name].nunique() > 1).any():
+            if part := _part(name, row[name]):
+                yield part
+            like = like[like[name] == row[name]]
 
 
 def _part(name: str, value: str) -> str:

@@ -1,14 +1,9 @@
-"""When a curve has got where it goes: pure functions over (round, value) in the order of the rounds."""
+"""When a curve has got where it goes: pure functions over a series of finite values by round, in their order."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from statistics import pvariance
+import pandas as pd
 
-Point = tuple[int, float]
-"""A round, counted from 1, and what was measured after it."""
 INTERVAL = 50
 """The paper's, in rounds."""
 TOLERANCE = 1e-4
@@ -16,7 +11,7 @@ TOLERANCE = 1e-4
 SHARE = 0.95
 
 
-def converged_round(points: Sequence[Point], interval: int = INTERVAL, tolerance: float = TOLERANCE) -> int | None:
+def converged_round(points: pd.Series, interval: int = INTERVAL, tolerance: float = TOLERANCE) -> int | None:
     """The round by which the paper's rule calls a curve converged; None where it does not.
 
     The rule is "the absence of change in the variance of a performance metric, assessed at intervals of 50 rounds".
@@ -25,42 +20,40 @@ def converged_round(points: Sequence[Point], interval: int = INTERVAL, tolerance
     more than the tolerance. So two whole intervals are the least that it takes, with two values in each. The rule looks
     at variances alone: a curve that rises evenly, or never leaves chance, meets it too.
     """
-    windows: dict[int, list[float]] = defaultdict(list)
-    for number, value in points:
-        windows[(number - 1) // interval].append(value)
-    whole = points[-1][0] // interval if points else 0
-    variances = [pvariance(windows[i]) if len(windows[i]) > 1 else None for i in range(whole)]
-    converged = None
-    for ended, (before, after) in enumerate(pairwise(variances), start=2):
-        same = before is not None and after is not None and abs(after - before) <= tolerance
-        converged = (converged or ended * interval) if same else None
-    return converged
+    whole = int(points.index.max()) // interval if len(points) else 0
+    windows = points.groupby((points.index - 1) // interval)
+    variances = windows.var(ddof=0).where(windows.count() > 1).reindex(range(whole))
+    moved = ~(variances.diff().abs() <= tolerance)
+    still = (
+        whole - 1 - int(moved[::-1].to_numpy().argmax()) if whole else 0
+    )  # the last that moved; the first always has
+    return (still + 2) * interval if still + 1 < whole else None
 
 
-def round_of_share(points: Sequence[Point], share: float = SHARE) -> int | None:
+def round_of_share(points: pd.Series, share: float = SHARE) -> int | None:
     """The first round whose value reaches a share of the last value."""
-    wanted = share * points[-1][1] if points else 0.0
-    return next((number for number, value in points if value >= wanted), None)
+    return int((points >= share * points.iloc[-1]).idxmax()) if len(points) else None
 
 
-def seconds_until(number: int, seconds: Iterable[Point]) -> float:
-    """How long the rounds up to one took, of the seconds that each took by itself."""
-    return sum(taken for at, taken in seconds if at <= number)
+def seconds_to_share(points: pd.Series, seconds: pd.Series) -> float | None:
+    """How long the rounds up to that one took, of the seconds that each took by itself."""
+    reached = round_of_share(points)
+    return None if reached is None else float(seconds.loc[:reached].sum())
 
 
-def last(points: Sequence[Point]) -> float | None:
-    return points[-1][1] if points else None
+def last(points: pd.Series) -> float | None:
+    return float(points.iloc[-1]) if len(points) else None
 
 
-def best(points: Sequence[Point]) -> float | None:
-    return max((value for _, value in points), default=None)
+def best(points: pd.Series) -> float | None:
+    return float(points.max()) if len(points) else None
 
 
-def least(points: Sequence[Point]) -> float | None:
+def least(points: pd.Series) -> float | None:
     """The best value of what should fall."""
-    return min((value for _, value in points), default=None)
+    return float(points.min()) if len(points) else None
 
 
-def fall(points: Sequence[Point]) -> float | None:
+def fall(points: pd.Series) -> float | None:
     """From the best value to the last."""
-    return max(value for _, value in points) - points[-1][1] if points else None
+    return float(points.max() - points.iloc[-1]) if len(points) else None

@@ -7,8 +7,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, NamedTuple
 
+import pandas as pd
+
 from edge_client.pictures import INK, LINES, as_svg, styled
-from server.simulation.compare.comparison import Spread
+from server.simulation.compare.comparison import spread
 from server.simulation.compare.runs import Run, read_run
 from server.simulation.compare.scores import SCORES
 
@@ -26,7 +28,8 @@ _HALF, _WHOLE = 17, 40
 
 class Line(NamedTuple):
     label: str
-    points: Sequence[tuple[float, Spread]]
+    points: pd.DataFrame
+    """The spread over the seeds, by place on the axis."""
     number: int
     """Gives its colour and dashes: a row has the same in all charts."""
 
@@ -76,9 +79,9 @@ def draw(panels: Sequence[Panel], title: str, description: str, *, name: str = "
 def write_curves(folder: Path) -> Path:
     """Draw one run's loss and scores into its folder."""
     run = read_run(folder)
-    fields = [field for field, kind in SCORES.items() if kind.share and run.points(field)]
+    fields = [field for field, kind in SCORES.items() if kind.share and len(run.points(field))]
     panels = list[Panel]()
-    if (losses := _alone(run, "loss")) or not fields:  # a private run tells none
+    if len(losses := _alone(run, "loss")) or not fields:  # a private run tells none
         panels.append(Panel("training loss", [Line("loss", losses, 0)], percent=False))
     if fields:
         lines = [Line(SCORES[field].words, _alone(run, field), number) for number, field in enumerate(fields)]
@@ -90,8 +93,8 @@ def write_curves(folder: Path) -> Path:
     return file
 
 
-def _alone(run: Run, field: str) -> list[tuple[int, Spread]]:
-    return [(number, Spread.of([value])) for number, value in run.points(field)]
+def _alone(run: Run, field: str) -> pd.DataFrame:
+    return spread(run.points(field).to_frame())
 
 
 def _legend_columns(panel: Panel) -> int:
@@ -107,15 +110,13 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
     scale = 100 if panel.percent else 1
     for line in panel.lines:
-        places = [place for place, _ in line.points]
+        points = line.points[["mean", "low", "high"]] * scale
         dashes = (0, tuple(float(length) for length in line.dashes.split())) if line.dashes else "solid"
-        values = [scale * spread.mean for _, spread in line.points]
-        marker = "o" if len(places) == 1 else ""
-        axes.plot(places, values, color=line.colour, linestyle=dashes, linewidth=1.5, label=line.wrapped,
+        marker = "o" if len(points) == 1 else ""
+        axes.plot(points.index, points["mean"], color=line.colour, linestyle=dashes, linewidth=1.5, label=line.wrapped,
                   marker=marker, markersize=4)  # fmt: skip
-        if any(spread.seeds > 1 for _, spread in line.points):
-            low, high = ([scale * value for value in ends] for ends in _ends(line))
-            axes.fill_between(places, low, high, color=line.colour, alpha=0.14, linewidth=0)
+        if (line.points["seeds"] > 1).any():
+            axes.fill_between(points.index, points["low"], points["high"], color=line.colour, alpha=0.14, linewidth=0)
     axes.set_xlabel(panel.over)
     axes.set_ylabel(panel.measured)
     axes.grid(axis="y")
@@ -130,7 +131,3 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.margins(x=0.01)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=_legend_columns(panel), handlelength=3.2,
                 labelspacing=0.35, borderaxespad=0)  # fmt: skip
-
-
-def _ends(line: Line) -> tuple[list[float], list[float]]:
-    return [spread.low for _, spread in line.points], [spread.high for _, spread in line.points]

@@ -7,16 +7,18 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from edge_client.pictures import style_sheet
 from edge_client.tasks.task import ACCURACY
 from server.simulation.compare.comparison import Comparison, RunGroup
 from server.simulation.compare.curves import CLOCK, PASSES, Line, Panel, draw
 from server.simulation.compare.scores import MAIN_SCORES, PERSONAL, SCORES
 from server.simulation.compare.tables import (
+    EXPLANATION,
     MARK,
     Table,
     curve_figures,
-    explanation,
     overview,
     settings,
     show,
@@ -61,23 +63,23 @@ class ReportPage(NamedTuple):
     labels: Sequence[str]
 
     @classmethod
-    def of(cls, comparison: Comparison, title: str, interval: int) -> ReportPage:
+    def of(cls, comparison: Comparison, title: str) -> ReportPage:
         rows = [row for group in comparison.groups for row in group.rows]
         labels = list(dict.fromkeys(row.label for row in rows))
         chapters: list[Chapter] = []
         for group in comparison.groups:
             charts = _charts(group, labels, sum(len(chapter.charts) for chapter in chapters))
-            chapters.append(Chapter(group.title, charts, tables(group, interval), unfinished(group)))
+            chapters.append(Chapter(group.title, charts, tables(group), unfinished(group)))
         runs, groups = sum(len(row.runs) for row in rows), len(comparison.groups)
         counted = f"{_many(runs, 'run')} in {_many(len(rows), 'row')}, {_many(groups, 'group')} of data and split"
         of_job = {name: value for name, value in comparison.common.items() if "." in name}
         common = {name: value for name, value in comparison.common.items() if name not in of_job}
         return cls(title, counted, common, of_job, overview(comparison), chapters, settings(comparison),
-                   explanation(interval), labels)  # fmt: skip
+                   EXPLANATION, labels)  # fmt: skip
 
     def line(self, label: str) -> Line:
         """How the charts draw a row."""
-        return Line(label, (), self.labels.index(label))
+        return Line(label, pd.DataFrame(), self.labels.index(label))
 
 
 def html(report: ReportPage) -> str:
@@ -116,11 +118,12 @@ def _charts(group: RunGroup, labels: Sequence[str], before: int) -> list[Chart]:
     """One for each score that a run has; `before` counts the page's charts above."""
     charts: list[Chart] = []
     for score in _DRAWN:
-        lines = [Line(row.label, curve, labels.index(row.label)) for row in group.rows if (curve := row.curve(score))]
+        curves = [(row.label, row.curve(score)) for row in group.rows]
+        lines = [Line(label, curve, labels.index(label)) for label, curve in curves if len(curve)]
         if not lines:
             continue
         name = f"{SCORES[score].words} accuracy" if score in (ACCURACY.name, PERSONAL) else SCORES[score].words
-        ends = "; ".join(f"{line.label} {show(line.points[-1][1], 'percent')} %" for line in lines)
+        ends = "; ".join(f"{line.label} {show(line.points.iloc[-1], 'percent')} %" for line in lines)
         description = f"{name} over the rounds on {group.title}. At the end: {ends}."
         title = f"{group.title}: {name}"
         svg = draw(_panels(name, lines, group, score), title, description, name=f"chart-{before + len(charts) + 1}")
@@ -136,7 +139,7 @@ def _panels(name: str, lines: Sequence[Line], group: RunGroup, score: str) -> li
         CLOCK: {row.label: row.curve_by_clock(score) for row in group.rows},
     }
     for axis, curves in over.items():
-        if all(curves[line.label] for line in lines):
+        if all(len(curves[line.label]) for line in lines):
             told = [line._replace(points=curves[line.label]) for line in lines]
             panels.append(Panel(f"{name}, %", told, over=axis))
     return panels

@@ -6,14 +6,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
+import pandas as pd
 import typer
 from rich.console import Console
 
 from edge_client.errors import SpryError
 from server.cli.common import JsonOption, show_json, show_table
 from server.simulation.compare.comparison import RIVALS, Comparison, MethodRow, RunGroup, compare
-from server.simulation.compare.convergence import INTERVAL
 from server.simulation.compare.measures import SCORES
 from server.simulation.compare.page import MADE_BY, ReportPage, html, markdown
 from server.simulation.compare.runs import find_runs
@@ -44,9 +43,6 @@ def report(
         Format | None, typer.Option("--format", help="html or md; by the ending of --out when left out.")
     ] = None,
     title: Annotated[str, typer.Option(help="The page's heading.")] = "Simulated runs",
-    interval: Annotated[
-        int, typer.Option(min=2, help="Rounds between two looks of the paper's rule of convergence.")
-    ] = INTERVAL,
     to: Annotated[
         str | None, typer.Option(help="Send the curves there, as `spry job export` does, and compare nothing.")
     ] = None,
@@ -60,14 +56,14 @@ def report(
         _send(runs, to, as_json=as_json)
         return
     chosen = _format(out, form) if out else None
-    compared = compare(find_runs(runs), interval)
-    written = _write(ReportPage.of(compared, title, interval), out, chosen) if out and chosen else []
+    compared = compare(find_runs(runs))
+    written = _write(ReportPage.of(compared, title), out, chosen) if out and chosen else []
     if as_json:
         show_json(as_builtins(compared) | {"written": [str(path) for path in written]})
     elif written:
         typer.echo(f"{', '.join(map(str, written))}: {sum(len(group.rows) for group in compared.groups)} rows")
     else:
-        _print(compared, interval)
+        _print(compared)
 
 
 def _send(runs: list[Path], to: str, *, as_json: bool) -> None:
@@ -89,7 +85,7 @@ def as_builtins(compared: Comparison) -> dict[str, Any]:
 
 
 def _row(compared: Comparison, group: RunGroup, row: MethodRow) -> dict[str, Any]:
-    curves = {score: curve for score in SCORES if (curve := row.curve(score))}
+    curves = {score: row.curve(score) for score in SCORES}
     return {
         "label": row.label,
         "kind": row.kind,
@@ -97,13 +93,18 @@ def _row(compared: Comparison, group: RunGroup, row: MethodRow) -> dict[str, Any
         "unfinished": [run.config.seed for run in row.unfinished],
         "folders": [str(run.folder) for run in row.runs],
         "settings": {name: row.settings[name] for name in compared.differing},
-        "figures": msgspec.to_builtins(row.figures),
+        "figures": _records(row.figures),
         **{f"to_{kind.replace('-', '_').replace(' ', '_')}": group.ahead(row, kind) for kind in RIVALS},
         "curves": {
-            score: [{"round": number} | msgspec.to_builtins(spread) for number, spread in curve]
+            score: [{"round": number} | figure for number, figure in _records(curve).items()]
             for score, curve in curves.items()
+            if len(curve)
         },
     }
+
+
+def _records(spreads: pd.DataFrame) -> dict[Any, dict[str, float | None]]:
+    return spreads.astype(object).where(spreads.notna(), None).to_dict("index")
 
 
 def _format(out: Path, form: Format | None) -> Format:
@@ -128,7 +129,7 @@ def _write(made: ReportPage, out: Path, form: Format) -> list[Path]:
     return [out, *pictures]
 
 
-def _print(compared: Comparison, interval: int) -> None:
+def _print(compared: Comparison) -> None:
     console = Console(highlight=False)
     common = ", ".join(f"{name} {value}" for name, value in compared.common.items() if "." not in name)
     console.print(f"the same in all runs: {common}", markup=False)
@@ -136,7 +137,7 @@ def _print(compared: Comparison, interval: int) -> None:
     if summary:
         _print_table(console, summary)
     for group in compared.groups:
-        _print_table(console, compact(group, interval))
+        _print_table(console, compact(group))
         for note in unfinished(group):
             console.print(note, markup=False)
 

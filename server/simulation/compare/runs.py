@@ -6,16 +6,16 @@ A run may be going on, or may have been killed: then it has no summary, and the 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import pandas as pd
 
 from edge_client.errors import SpryError
-from server.simulation.compare.convergence import Point
 from server.simulation.compare.scores import SCORES
 
 CONFIG, ROUNDS, SUMMARY = "config.json", "rounds.jsonl", "summary.json"
@@ -98,31 +98,36 @@ class RoundLine(msgspec.Struct, frozen=True):
     """Those that the round was evaluated for."""
 
 
+_COLUMNS = [name for name in RoundLine.__struct_fields__ if name != "scores"] + list(SCORES)
+
+
 class Summary(msgspec.Struct, frozen=True):
     """The figures of a run that has ended which its rounds do not have."""
 
     peak_bytes: int | None = None
 
 
-class Run(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Run:
     folder: Path
     config: Config
-    rounds: tuple[RoundLine, ...]
+    rounds: pd.DataFrame
+    """By the number of a round: the fields of its line, and its scores."""
     summary: Summary | None
     """None until the run has ended."""
 
-    def points(self, field: str) -> list[Point]:
-        """The rounds that have a finite value in a field, and that value."""
-        values = ((row.round, row.scores.get(field) if field in SCORES else getattr(row, field)) for row in self.rounds)
-        return [(number, float(value)) for number, value in values if value is not None and math.isfinite(value)]
+    @property
+    def last_round(self) -> int:
+        return int(self.rounds.index.max()) if len(self.rounds) else 0
 
-    def spent(self) -> dict[int, float]:
-        """The forward passes of a device until each round's end, a mean over the fleet; none where they are unknown."""
-        told = dict(self.points("device_passes"))
-        if not self.config.clients or len(told) < len(self.rounds):
-            return {}
-        sums = accumulate(passes / self.config.clients for passes in told.values())
-        return dict(zip(told, sums, strict=True))
+    def points(self, field: str) -> pd.Series:
+        """The finite values of a field, by round."""
+        values = self.rounds[field]
+        return values[np.isfinite(values)]
+
+    def spent(self) -> pd.Series:
+        """The forward passes of a device until each round's end, a mean over the fleet; not known everywhere."""
+        return (self.rounds["device_passes"] / (self.config.clients or np.nan)).cumsum(skipna=False)
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
@@ -146,10 +151,10 @@ def read_run(folder: Path) -> Run:
         config = msgspec.json.decode(file.read_bytes(), type=Config)
     except msgspec.DecodeError as error:
         raise RunError(f"{file} is not that of a run: {error}; leave this folder out, or run it again") from None
-    return Run(folder, config, tuple(_rounds(folder / ROUNDS)), _summary(folder / SUMMARY))
+    return Run(folder, config, _rounds(folder / ROUNDS), _summary(folder / SUMMARY))
 
 
-def _rounds(file: Path) -> Iterator[RoundLine]:
+def _rounds(file: Path) -> pd.DataFrame:
     """In their order; a round that a resumed run repeated counts as it was last written."""
     rounds: dict[int, RoundLine] = {}
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.is_file() else []
@@ -164,7 +169,8 @@ def _rounds(file: Path) -> Iterator[RoundLine]:
                 break  # it was being written
             raise RunError(f"{file}, line {number} is no round: {error}; leave this run out, or run it again") from None
         rounds[row.round] = row
-    yield from (rounds[number] for number in sorted(rounds))
+    frame = pd.DataFrame([msgspec.structs.asdict(row) | row.scores for row in rounds.values()], columns=_COLUMNS)
+    return frame.astype(float).set_index(frame["round"].astype(int)).drop(columns="round").sort_index()
 
 
 def _summary(file: Path) -> Summary | None:

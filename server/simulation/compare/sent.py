@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 
 import msgspec
+import numpy as np
 
-from server.simulation.compare.runs import CONFIG, RoundLine, Run
+from server.simulation.compare.runs import CONFIG, Run
 from server.sinks.sink import Curves, Point, open_sink, send
 
 
@@ -29,16 +28,7 @@ def _send(run: Run, name: str, to: str) -> int:
 
 def _points(run: Run) -> Iterator[Point]:
     """The rounds' times as if the first had begun when the run was asked for."""
-    begun = (run.folder / CONFIG).stat().st_mtime
-    ends = accumulate((row.seconds for row in run.rounds), initial=begun)
-    next(ends)
-    for row, end in zip(run.rounds, ends, strict=True):
-        for name, value in _numbers(row):
-            if value is not None and math.isfinite(value):
-                yield Point(row.round, name, float(value), end)
-
-
-def _numbers(row: RoundLine) -> Iterator[tuple[str, float | None]]:
-    told = msgspec.to_builtins(row)
-    yield from ((name, value) for name, value in told.items() if name not in ("round", "scores"))
-    yield from row.scores.items()
+    ends = (run.folder / CONFIG).stat().st_mtime + run.rounds["seconds"].cumsum()
+    finite = run.rounds.where(np.isfinite(run.rounds)).stack().dropna()
+    for (number, name), value in finite.items():
+        yield Point(number, name, value, ends[number])

@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import pandas as pd
+
 from edge_client.format import size
-from server.simulation.compare.comparison import RIVALS, Comparison, MethodKind, MethodRow, RunGroup, Spread
+from server.simulation.compare.comparison import RIVALS, Comparison, MethodKind, MethodRow, RunGroup
 from server.simulation.compare.convergence import INTERVAL
-from server.simulation.compare.measures import Measure, Quantity, Section, metrics
+from server.simulation.compare.measures import METRICS, Measure, Quantity, Section
 from server.simulation.compare.scores import SCORES
 
 TITLES: dict[Section, str] = {
@@ -30,20 +32,19 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-def explanation(interval: int) -> list[str]:
-    """How the figures are to be read."""
-    return [
-        "Figures are means over the seeds, ± their sample standard deviation.",
-        "(2 of 3) stands where one of three seeds has no such figure; an empty cell is a figure that no run has.",
-        "The band around a line reaches from the lowest seed to the highest; a line ends where the first seed ends.",
-        "Final is the score of the last evaluation, best the highest of all, fall how many points lie between the two.",
-        ("To backprop, zero-order, head alone: points between a row's final score and that of the best row of that "
-        "kind."),
-        "Rounds and seconds to 95 % lead to the first evaluation that has 95 % of the final score.",
-        (f"Converged is the paper's rule: from this round on the variance of the score over {interval} rounds no "
-        "longer changes from one such interval to the next. A curve that rises evenly or stays flat meets it too."),
-        "Bytes and numbers are means over the clients of all rounds; peak memory is a device's, for its largest step.",
-    ]  # fmt: skip
+EXPLANATION = (
+    "Figures are means over the seeds, ± their sample standard deviation.",
+    "(2 of 3) stands where one of three seeds has no such figure; an empty cell is a figure that no run has.",
+    "The band around a line reaches from the lowest seed to the highest; a line ends where the first seed ends.",
+    "Final is the score of the last evaluation, best the highest of all, fall how many points lie between the two.",
+    ("To backprop, zero-order, head alone: points between a row's final score and that of the best row of that "
+    "kind."),
+    "Rounds and seconds to 95 % lead to the first evaluation that has 95 % of the final score.",
+    (f"Converged is the paper's rule: from this round on the variance of the score over {INTERVAL} rounds no "
+    "longer changes from one such interval to the next. A curve that rises evenly or stays flat meets it too."),
+    "Bytes and numbers are means over the clients of all rounds; peak memory is a device's, for its largest step.",
+)  # fmt: skip
+"""How the figures are to be read."""
 
 
 def overview(comparison: Comparison) -> Table | None:
@@ -62,29 +63,29 @@ def overview(comparison: Comparison) -> Table | None:
     return Table("Final scores, %", ["method", *(group.title for group in comparison.groups)], lines)
 
 
-def tables(group: RunGroup, interval: int = INTERVAL) -> list[Table]:
+def tables(group: RunGroup) -> list[Table]:
     """Scores that should fall have a table where there are some."""
-    sections = {section: _section(group, section, interval) for section in TITLES}
+    sections = {section: _section(group, section) for section in TITLES}
     return [table for section, table in sections.items() if section != "less" or len(table.headings) > 1]
 
 
-def compact(group: RunGroup, interval: int = INTERVAL) -> Table:
+def compact(group: RunGroup) -> Table:
     """Shorten a table so that it fits a terminal."""
     shown = {f"{group.score}.last": "final", f"{group.score}.fall": "fall", "rounds_to_95": "rounds to 95 %"}
-    columns = {shown[metric.key]: _column(group, metric) for metric in metrics(interval) if metric.key in shown}
+    columns = {shown[metric.key]: _column(group, metric) for metric in METRICS if metric.key in shown}
     return _table(f"{group.title}, {SCORES[group.score].words}, %", group, columns | _ahead(group, RIVALS[:2]))
 
 
 def curve_figures(group: RunGroup, score: str) -> Table:
     """Tabulate a chart's values at some of its rounds."""
-    curves = {row.label: dict(row.curve(score)) for row in group.rows}
-    numbers = sorted({number for curve in curves.values() for number in curve})
+    curves = {row.label: row.curve(score) for row in group.rows}
+    numbers = sorted(set().union(*(curve.index for curve in curves.values())))
     step = -(-len(numbers) // _SHOWN_ROUNDS) or 1
     chosen = numbers[::-1][::step][::-1]
     lines = [
-        [label, *(show(curve[number], "percent") if number in curve else "" for number in chosen)]
+        [label, *(show(curve.loc[number], "percent") if number in curve.index else "" for number in chosen)]
         for label, curve in curves.items()
-        if curve
+        if len(curve)
     ]
     return Table(f"{SCORES[score].words} by round, %", ["method", *map(str, chosen)], lines)
 
@@ -105,19 +106,19 @@ def settings(comparison: Comparison) -> Table | None:
 def unfinished(group: RunGroup) -> list[str]:
     """A line for each run whose figures are not its last."""
     return [
-        f"{MARK} {row.label}, seed {run.config.seed} has not ended: {run.rounds[-1].round if run.rounds else 0}"
+        f"{MARK} {row.label}, seed {run.config.seed} has not ended: {run.last_round}"
         f"{f' of {run.config.rounds}' if run.config.rounds else ''} rounds"
         for row in group.rows
         for run in row.unfinished
     ]
 
 
-def _section(group: RunGroup, section: Section, interval: int) -> Table:
+def _section(group: RunGroup, section: Section) -> Table:
     columns: dict[str, list[str]] = {}
     if section == "score":
         columns["gradients"] = [row.kind or "" for row in group.rows]
         columns["seeds"] = [str(len(row.runs)) for row in group.rows]
-    for metric in metrics(interval):
+    for metric in METRICS:
         if metric.section == section:
             columns[metric.heading] = _column(group, metric)
         if metric.section == section and metric.key == f"{group.score}.fall":
@@ -146,25 +147,24 @@ def _ahead(group: RunGroup, rivals: Sequence[MethodKind]) -> dict[str, list[str]
 
 
 def _cell(row: MethodRow, key: str, unit: Quantity) -> str:
-    figure = row.figures.get(key)
-    if figure is None:
+    if key not in row.figures.index:
         return ""
-    missing = f" ({figure.seeds} of {len(row.runs)})" if figure.seeds < len(row.runs) else ""
+    figure = row.figures.loc[key]
+    missing = f" ({figure['seeds']:.0f} of {len(row.runs)})" if figure["seeds"] < len(row.runs) else ""
     return show(figure, unit) + missing
 
 
-def show(figure: Spread, unit: Quantity) -> str:
-    """The mean, and the deviation where its digits show one."""
+def show(figure: pd.Series, unit: Quantity) -> str:
+    """The mean of a spread, and the deviation where its digits show one."""
+    mean, deviation = figure["mean"], figure["deviation"]
     if unit == "bytes":
-        differs = figure.deviation and size(figure.low) != size(figure.high)
-        return f"{size(figure.mean)} ± {size(figure.deviation or 0)}" if differs else size(figure.mean)
+        differs = deviation > 0 and size(figure["low"]) != size(figure["high"])
+        return f"{size(mean)} ± {size(deviation)}" if differs else size(mean)
     factor = 100 if unit in ("percent", "points") else 1
-    mean = factor * figure.mean
     decimals = 1 if factor == 100 else _decimals(mean)
-    shown = f"{mean:,.{decimals}f}"
-    deviation = "" if figure.deviation is None else f"{factor * figure.deviation:,.{decimals}f}"
-    if deviation and (factor == 100 or float(deviation.replace(",", ""))):
-        return f"{shown} ± {deviation}"
+    shown, apart = f"{factor * mean:,.{decimals}f}", f"{factor * deviation:,.{decimals}f}"
+    if not math.isnan(deviation) and (factor == 100 or apart.strip("0.")):
+        return f"{shown} ± {apart}"
     return shown.rstrip("0").rstrip(".") if factor == 1 and decimals else shown
 
 

@@ -1,4 +1,4 @@
-"""Ways to estimate a gradient: what each costs, and what theory says of its noise."""
+"""Estimators of a gradient: what each costs, and what theory says of its noise."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import counted
 from edge_client.gradient.philox import block
 from edge_client.wire.protocol import Training
-from server.jobs.assignment import cyclic, everything
-from server.jobs.passes import passes
+from server.policy.assignment import cyclic, everything
+from server.policy.passes import passes
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to estimate."""
+    """An estimator with its settings."""
 
     training: Training
     per_client: int = 1

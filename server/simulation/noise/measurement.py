@@ -26,7 +26,7 @@ from edge_client.gradient.estimate import shares
 from edge_client.tasks.registry import task_named
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
-from server.jobs.assignment import RoundSlot
+from server.policy.assignment import RoundSlot
 from server.simulation.compute.learner import Bottleneck, Differentiated, Learner
 from server.simulation.compute.together import JoinedPasses, Question
 from server.simulation.compute.work import rows_together

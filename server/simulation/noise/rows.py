@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from edge_client.bundle.chain import first_use
@@ -76,7 +78,7 @@ class NoiseRow:
     """Square of `cosine_steady` for each forward pass of all holders together."""
 
 
-WAY = (
+VARIANT = (
     "estimator",
     "kind",
     "per_example",
@@ -97,7 +99,11 @@ def row(manifest: Manifest, choice: Candidate, holders: int, number: int, sample
     training, unit = choice.training, manifest.units[number]
     (group,) = (units for units in choice.groups(len(manifest.units)) if number in units)
     passes = forward_passes(manifest, group, training)
-    steady = _mean([None if s.batch is None or s.exact is None else s.batch * s.exact for s in samples])
+    measured = pd.DataFrame(samples, dtype=float)
+    measured["steady"] = measured["batch"] * measured["exact"]
+    measured["formula"] = (1 + measured["expected"]) ** -0.5
+    means = _known(measured.mean())
+    steady = means["steady"]
     directed = kind_of(training).directed(manifest, training, group)
     told = training.estimator in ("forward", "mixed") and number in directed
     alone = told and len(directed) == 1  # else the others' gradients are noise too
@@ -119,64 +125,44 @@ def row(manifest: Manifest, choice: Candidate, holders: int, number: int, sample
         block=manifest.segments[first_use(manifest, unit)].first_block,
         weights=unit.size,
         passes=passes,
-        cosine_batch=_mean([sample.batch for sample in samples]),
-        cosine_data=_mean([sample.data for sample in samples]),
-        cosine_data_spread=_spread([sample.data for sample in samples]),
+        cosine_batch=means["batch"],
+        cosine_data=means["data"],
+        cosine_data_spread=_known(measured.std())["data"],
         cosine_steady=steady,
-        error=_mean([sample.error for sample in samples]),
-        agreement=_mean([sample.agreement for sample in samples]) if told else None,
-        formula=_mean([cosine_with(e) for e in _known([s.expected for s in samples])]) if alone else None,
+        error=means["error"],
+        agreement=means["agreement"] if told else None,
+        formula=means["formula"] if alone else None,
         formula_differ=cosine_with(noise(kind, unit.size, count)) if by_size else None,
         formula_agree=cosine_with(noise(kind, unit.size, own) / holders) if by_size else None,
-        efficiency=_efficiency(steady, passes * holders),
+        efficiency=None if steady is None else max(steady, 0.0) ** 2 / (passes * holders),
     )
 
 
 def summarised(rows: Sequence[NoiseRow]) -> list[dict[str, Any]]:
-    """A line for each way to estimate: medians over the units, and means over those of the first and last block."""
-    ways: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in rows:
-        values = asdict(one)
-        ways.setdefault(tuple(values[name] for name in WAY), []).append(values)
-    first, last = min(one.block for one in rows), max(one.block for one in rows)
-    summary: list[dict[str, Any]] = []
-    for way, lines in ways.items():
-        parts = {
-            "median": {name: _median([line[name] for line in lines]) for name in FIGURES},
-            "first_block": {name: _mean([line[name] for line in lines if line["block"] == first]) for name in FIGURES},
-            "last_block": {name: _mean([line[name] for line in lines if line["block"] == last]) for name in FIGURES},
-        }
-        line: dict[str, Any] = dict(zip(WAY, way, strict=True)) | {"units": len(lines)}
-        for name, part in parts.items():
-            efficiency = _efficiency(part["cosine_steady"], (part["passes"] or 0) * line["holders"])
-            line[name] = part | {"efficiency": efficiency}
-        summary.append(line)
-    return summary
+    """Medians over the units, and means over the first and last block, of each estimator with its settings."""
+    table = pd.DataFrame(map(asdict, rows)).astype(dict.fromkeys(FIGURES, float))
+    variants = table.groupby(list(VARIANT), sort=False)
+    means = table.groupby([*VARIANT, "block"], sort=False)[list(FIGURES)].mean()
+    parts = {
+        "median": variants[list(FIGURES)].median(),
+        "first_block": means.xs(table["block"].min(), level="block"),
+        "last_block": means.xs(table["block"].max(), level="block"),
+    }
+    for part in parts.values():
+        holders = part.index.get_level_values("holders")
+        part["efficiency"] = part["cosine_steady"].clip(lower=0) ** 2 / (part["passes"] * holders)
+    return [
+        dict(zip(VARIANT, variant, strict=True))
+        | {"units": int(count)}
+        | {name: _known(part.loc[variant]) for name, part in parts.items()}
+        for variant, count in variants.size().items()
+    ]
 
 
-def _efficiency(value: float | None, passes: float) -> float | None:
-    return None if value is None else max(value, 0.0) ** 2 / passes
+def _known(figures: pd.Series) -> dict[str, float | None]:
+    return {str(name): None if math.isnan(value) else value for name, value in figures.items()}
 
 
 def cosine(one: Vector, other: Vector) -> float | None:
     lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(one @ other) / lengths if lengths else None
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = _known(values)
-    return float(np.mean(known)) if known else None
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = _known(values)
-    return float(np.median(known)) if known else None
-
-
-def _spread(values: Sequence[float | None]) -> float | None:
-    known = _known(values)
-    return float(np.std(known, ddof=1)) if len(known) > 1 else None

@@ -7,12 +7,11 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
+import pandas as pd
+import typer
 
 from edge_client.commands.options.adapter import AdapterOptions
-from server.simulation.noise.rows import WAY, NoiseRow, summarised
+from server.simulation.noise.rows import VARIANT, NoiseRow, summarised
 from server.simulation.plan import Plan
 
 _CAPTION = """\
@@ -25,8 +24,6 @@ data       with the gradient over the data: the noise of the examples too
 passes     forward passes of a client's step
 gain       (batch x data of the exact gradient)², for a million forward passes of all holders"""
 MILLION = 1_000_000
-WIDTH = 100
-"""Where nobody watches."""
 
 
 class AdapterNoise(NamedTuple):
@@ -61,71 +58,55 @@ def as_dictionary(
 
 def show(adapters: Sequence[AdapterNoise], title: str, *, by_unit: bool) -> None:
     """A table for each adapter."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
-    console.print(title, style="bold")
+    typer.echo(title)
     for adapter, rows in adapters:
         sizes = sorted({row.weights for row in rows})
         count = len({row.unit for row in rows})
         size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-        console.print()
-        console.print(f"{adapter.told}: {count} units of {size} weights", style="bold")
+        typer.echo(f"\n{adapter.told}: {count} units of {size} weights")
         for table in _by_unit(rows) if by_unit else [_overview(rows)]:
-            console.print(table)
-    console.print(_CAPTION, style="dim")
+            typer.echo(f"\n{table.to_string(index_names=False)}")
+    typer.echo(f"\n{_CAPTION}")
 
 
-def _overview(rows: Sequence[NoiseRow]) -> Table:
-    table = _table("estimate", "K", "passes", "batch", "theory", "error", "data", "first", "last", "gain")
+def _overview(rows: Sequence[NoiseRow]) -> pd.DataFrame:
     lines = summarised(rows)
-    best = max(lines, key=lambda line: line["median"]["efficiency"] or 0)
-    for line in lines:
-        median = line["median"]
-        table.add_row(
-            _label(line, lines),
-            str(line["directions"]) if line["estimator"] != "exact" else "",
-            f"{median['passes']:.2f}",
-            _cosine(median["cosine_batch"]),
-            _range(median["formula_differ"], median["formula_agree"]),
-            _number(median["error"]),
-            _cosine(median["cosine_data"]),
-            _cosine(line["first_block"]["cosine_data"]),
-            _cosine(line["last_block"]["cosine_data"]),
-            _number(median["efficiency"], MILLION),
-            style="bold" if line is best else None,
-        )
-    return table
+    return pd.DataFrame(
+        {
+            "K": line["directions"] if line["estimator"] != "exact" else "",
+            "passes": f"{line['median']['passes']:.2f}",
+            "batch": _cosine(line["median"]["cosine_batch"]),
+            "theory": _range(line["median"]["formula_differ"], line["median"]["formula_agree"]),
+            "error": _number(line["median"]["error"]),
+            "data": _cosine(line["median"]["cosine_data"]),
+            "first": _cosine(line["first_block"]["cosine_data"]),
+            "last": _cosine(line["last_block"]["cosine_data"]),
+            "gain": _number(line["median"]["efficiency"], MILLION),
+        }
+        for line in lines
+    ).set_axis([_label(line, lines) for line in lines])
 
 
-def _by_unit(rows: Sequence[NoiseRow]) -> Iterator[Table]:
-    """A table for each way to estimate."""
+def _by_unit(rows: Sequence[NoiseRow]) -> Iterator[pd.DataFrame]:
+    """A table for each estimator with its settings."""
     lines = [asdict(row) for row in rows]
-    for _, group in groupby(lines, key=lambda line: tuple(line[name] for name in WAY)):
+    for _, group in groupby(lines, key=lambda line: tuple(line[name] for name in VARIANT)):
         own = list(group)
-        table = _table("unit", "passes", "batch", "theory", "error", "data", "±", "gain")
         count = "" if own[0]["estimator"] == "exact" else f", K={own[0]['directions']}"
-        table.title, table.title_justify = _label(own[0], lines) + count, "left"
-        for line in own:
-            table.add_row(
-                ".".join(line["name"].split(".")[-5:]),
-                f"{line['passes']:.2f}",
-                _cosine(line["cosine_batch"]),
-                _range(line["formula_differ"], line["formula_agree"]),
-                _number(line["error"]),
-                _cosine(line["cosine_data"]),
-                _cosine(line["cosine_data_spread"]),
-                _number(line["efficiency"], MILLION),
-            )
-        yield table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in columns:
-        left = column in ("estimate", "unit")
-        table.add_column(column, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
-    return table
+        table = pd.DataFrame(
+            {
+                "passes": f"{line['passes']:.2f}",
+                "batch": _cosine(line["cosine_batch"]),
+                "theory": _range(line["formula_differ"], line["formula_agree"]),
+                "error": _number(line["error"]),
+                "data": _cosine(line["cosine_data"]),
+                "±": _cosine(line["cosine_data_spread"]),
+                "gain": _number(line["efficiency"], MILLION),
+            }
+            for line in own
+        )
+        names = [".".join(line["name"].split(".")[-5:]) for line in own]
+        yield table.set_axis(names).rename_axis(_label(own[0], lines) + count, axis=1)
 
 
 def _label(line: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import Estimator
 from edge_client.wire.protocol import Training
-from server.jobs.passes import passes
+from server.policy.passes import passes
 from server.simulation.compute.crews import Crew
 from server.simulation.compute.work import ClientPart
 from server.simulation.data.draws import Purpose, order

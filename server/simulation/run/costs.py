@@ -19,7 +19,7 @@ from typing import NamedTuple
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import Estimator
 from edge_client.wire.protocol import Mode, Task, Training
-from server.jobs.passes import passes
+from server.policy.passes import passes
 from server.simulation.methods.methods import Family, Method
 
 

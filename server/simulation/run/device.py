@@ -9,7 +9,7 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Task, Training
 from server.errors import SimulationError
-from server.jobs.assignment import Needs, RoundSlot
+from server.policy.assignment import Needs, RoundSlot
 
 
 class DeviceMemory:

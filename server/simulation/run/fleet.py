@@ -2,7 +2,7 @@
 
     select → assign → train → aggregate → evaluate
 
-Selection apart, these are the server's own rules (`server.jobs.assignment`, `server.rounds.outcome.outcomes`) and the
+Selection apart, these are the server's own rules (`server.policy.assignment`, `server.rounds.outcome.outcomes`) and the
 devices' own round (`edge_client.training.round`); what a real round also does, waiting and validating, has nothing
 to do here.
 """
@@ -24,8 +24,8 @@ from edge_client.training.features import without_moments
 from edge_client.wire.protocol import Report, Task
 from edge_client.wire.scalars import Participant, decode_report
 from server.aggregation.registry import PLAIN
-from server.jobs.assignment import RoundSlot
 from server.jobs.completion import complete
+from server.policy.assignment import RoundSlot
 from server.privacy.budget import may_go_on, mechanism_of, sampled_spent, settled_by_chance
 from server.privacy.noise import Noise
 from server.rounds.outcome import late
@@ -41,7 +41,7 @@ from server.simulation.run.state import RunState
 from server.simulation.run.sums import summed
 from server.simulation.run.tasks import task_of
 from server.simulation.run.traffic import RoundTraffic
-from server.simulation.run.variants import ways_in
+from server.simulation.run.variants import variants_in
 from server.strategy.features import is_asked
 from server.strategy.outliers import norms, usual
 from server.strategy.registry import strategy_of
@@ -68,12 +68,12 @@ class Fleet:
         self.test_examples = test_examples
         self._crew = crew
         self._head = manifest.head_names
-        self._ways = ways_in(plan, self.settings, manifest, clients)
+        self._variants = variants_in(plan, self.settings, manifest, clients)
         self._memory = DeviceMemory(costs, manifest, self.settings.training) if costs else None
         slow = slowness(clients, plan.speeds, plan.seed)
         self._clock = Clock(crew, manifest, plan.kind.estimator_of, slow) if plan.is_timed else None
         self._overlap = (
-            Overlap(self.settings, manifest, clients, plan.seed, self._clock, self._ways)
+            Overlap(self.settings, manifest, clients, plan.seed, self._clock, self._variants)
             if self._clock is not None and self.settings.is_buffered
             else None
         )
@@ -136,15 +136,17 @@ class Fleet:
         among = taken if settings.is_private else sampled
         chosen = among(self.plan.seed, number, self.plan.present, settings.per_round)
         context = RoundContext(settings, self.manifest)
-        places = strategy_of(settings).configure(number, len(chosen), context)
+        slots = strategy_of(settings).configure(number, len(chosen), context)
         measures = settings.measures(self.manifest)
-        asked = [measures and is_asked(number - 1, slot.number, settings.per_round) for slot in places]
+        asked = [measures and is_asked(number - 1, slot.number, settings.per_round) for slot in slots]
 
         def task(client: int, slot: RoundSlot, measure: bool) -> Task:
-            way = self._ways.of(client)
-            return task_of(settings, self.manifest, number, slot, way, evaluate=evaluate, measure=measure, clip=clip)
+            variant = self._variants.of(client)
+            return task_of(
+                settings, self.manifest, number, slot, variant, evaluate=evaluate, measure=measure, clip=clip
+            )
 
-        each = zip(chosen, map(self._ways.place, places), asked, strict=True)
+        each = zip(chosen, map(self._variants.slot, slots), asked, strict=True)
         return [ClientPart(client, task(client, slot, measure)) for client, slot, measure in each]
 
     def _groups(self, members: Sequence[ClientPart]) -> list[list[ClientPart]]:

@@ -8,27 +8,25 @@ summary.json, curves.svg, adapter/    when it is done
 
 from __future__ import annotations
 
-import csv
-import fcntl
 import json
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+import pandas as pd
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from edge_client.bundle.names import under, within
+from edge_client.store import files
 from server.errors import SimulationError
+from server.processes import held
 from server.simulation.run.state import RunState, Underway
 from server.strategy.state import ServerState
 
-_OURS = {"checkpoint", ".config.json.partial"}
-"""What there is before `config.json`."""
 _WEIGHTS, _OPTIMIZER, _CHANGE, _BASE = "weights/", "optimizer/", "change/", "base/"
 _NOTED = "noted"
 
@@ -50,14 +48,11 @@ class RunFolder:
         made = not self.path.exists()
         if self.path.exists() and not self.path.is_dir():
             raise SimulationError(f"{self.path} is not a folder; choose another --out")
-        if self.path.is_dir() and {entry.name for entry in self.path.iterdir()} - _OURS and not self.config.exists():
+        if self.path.is_dir() and not self.config.exists() and any(map(_is_foreign, self.path.iterdir())):
             raise SimulationError(f"{self.path} holds something else than a simulation; choose another --out")
         self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        with (self._checkpoint.parent / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SimulationError(f"a simulation is running in {self.path}; choose another --out") from None
+        running = SimulationError(f"a simulation is running in {self.path}; choose another --out")
+        with held(self._checkpoint.parent / "lock", running):
             try:
                 yield
             finally:
@@ -154,12 +149,8 @@ class RunFolder:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """The last thing that is written."""
-        lines = self.lines()
-        table = StringIO(newline="")
-        writer = csv.DictWriter(table, list(dict.fromkeys(name for line in lines for name in line)))
-        writer.writeheader()
-        writer.writerows(lines)
-        _write(self.path / "rounds.csv", table.getvalue())
+        table = pd.DataFrame(self.lines()).convert_dtypes()
+        _write(self.path / "rounds.csv", table.to_csv(index=False))
         _write(self.summary, json.dumps(summary, indent=1) + "\n")
 
     def _cut_off(self, last: int) -> None:
@@ -190,18 +181,15 @@ def _details(keys: Sequence[str], known: Mapping[str, Any], asked: Mapping[str, 
     return differing
 
 
+def _is_foreign(path: Path) -> bool:
+    """Whether a simulation leaves no such file before its `config.json`."""
+    return path.name != "checkpoint" and not path.name.startswith(files.TEMPORARY)
+
+
 def _write(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with _named(path), partial.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    with _named(path):
+        files.write(path, content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager

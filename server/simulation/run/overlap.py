@@ -12,21 +12,21 @@ from dataclasses import replace
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Task
-from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
+from server.policy.assignment import RoundSlot
 from server.rounds.outcome import late
 from server.simulation.compute.work import ClientPart
 from server.simulation.data.draws import Purpose, order
 from server.simulation.run.clock import Clock
 from server.simulation.run.state import RunState, Underway
 from server.simulation.run.tasks import task_of
-from server.simulation.run.variants import Ways
+from server.simulation.run.variants import FleetVariants
 from server.strategy.features import is_asked
 from server.strategy.registry import strategy_of
 from server.strategy.strategy import RoundContext
 
 _ENDED = -1
-"""The place of a client whose part has ended for the age of its weights, which it hears when it is done."""
+"""The slot of a client whose part has ended for the age of its weights, which it hears when it is done."""
 
 
 class Overlap:
@@ -39,18 +39,18 @@ class Overlap:
         clients: int,
         seed: int,
         clock: Clock,
-        ways: Ways,
+        variants: FleetVariants,
     ) -> None:
         self._settings = settings
         self._manifest = manifest
         self._clients = clients
         self._seed = seed
         self._clock = clock
-        self._ways = ways
+        self._variants = variants
         self._context = RoundContext(settings, manifest)
 
     def gathered(self, state: RunState, *, evaluate: bool) -> tuple[list[ClientPart], RunState]:
-        """The clients whose updates complete a round, in the order of their places, and how the others stand then."""
+        """The clients whose updates complete a round, in the order of their slots, and how the others stand then."""
         moment = _Moment(state, state.model.version - self._settings.max_staleness)
         while len(moment.done) < self._settings.complete:
             self._fill(moment)
@@ -62,7 +62,7 @@ class Overlap:
         """Give parts to clients that are free, until as many are at work as may be."""
         while len(moment.working) < self._settings.per_round and (free := self._free(moment)):
             client = free[int(order(len(free), self._seed, Purpose.TURNS, moment.drawn)[0])]
-            part = Underway(client, self._place(moment).number, moment.version, 0.0)
+            part = Underway(client, self._slot(moment).number, moment.version, 0.0)
             (seconds,) = self._clock.seconds([ClientPart(client, self._task(part, evaluate=False))])
             moment.add(part._replace(ends=moment.clock + seconds))
 
@@ -71,9 +71,9 @@ class Overlap:
         return [client for client in range(self._clients) if client not in busy]
 
     def _slots(self, number: int) -> list[RoundSlot]:
-        return strategy_of(self._settings).configure(number, self._settings.places, self._context)
+        return strategy_of(self._settings).configure(number, self._settings.invited, self._context)
 
-    def _place(self, moment: _Moment) -> RoundSlot:
+    def _slot(self, moment: _Moment) -> RoundSlot:
         taken = {one.slot for one in (*moment.underway, *moment.done)}
         free = [slot for slot in self._slots(moment.version + 1) if slot.number not in taken]
         first = late.in_turn(free, moment.given, self._settings.per_round)
@@ -82,8 +82,8 @@ class Overlap:
     def _task(self, one: Underway, *, evaluate: bool) -> Task:
         settings = self._settings
         measure = settings.measures(self._manifest) and is_asked(one.base, one.slot, settings.per_round)
-        slot, way = self._ways.place(self._slots(one.base + 1)[one.slot]), self._ways.of(one.client)
-        return task_of(settings, self._manifest, one.base + 1, slot, way, evaluate=evaluate, measure=measure)
+        slot, variant = self._variants.slot(self._slots(one.base + 1)[one.slot]), self._variants.of(one.client)
+        return task_of(settings, self._manifest, one.base + 1, slot, variant, evaluate=evaluate, measure=measure)
 
 
 class _Moment:

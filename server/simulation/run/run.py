@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import TaskType
 from server.jobs.completion import complete
 from server.privacy.budget import settled_by_chance
 from server.simulation.compare import convergence
-from server.simulation.compare.convergence import Point
 from server.simulation.compare.curves import write_curves
-from server.simulation.compare.scores import PERSONAL
+from server.simulation.compare.scores import PERSONAL, SCORES
 from server.simulation.compute.crews import Engine, open_crew
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan
@@ -89,25 +90,21 @@ def _digest(file: str) -> str:
 
 def _summary(lines: Sequence[Mapping[str, Any]], task: TaskType) -> dict[str, Any]:
     """Summarize a run."""
-    points = _points(lines, task.main_score)
-    seconds = [(line["round"], line["seconds"]) for line in lines]
-    reached = convergence.round_of_share(points)
-    totals = {name: sum(line[name] for line in lines) for name in TRAFFIC}
+    rounds = pd.DataFrame(lines).set_index("round")
+    scores = {name: rounds[name].dropna() if name in rounds else pd.Series(dtype=float) for name in SCORES}
+    points, seconds = scores[task.main_score], rounds["seconds"]
+    until = convergence.seconds_to_share(points, seconds)
     return {
-        **{score.name: convergence.last(_points(lines, score.name)) for score in task.scores},
+        **{score.name: convergence.last(scores[score.name]) for score in task.scores},
         "best": convergence.best(points),
         "fall": convergence.fall(points),
-        PERSONAL: convergence.last(_points(lines, PERSONAL)),
+        PERSONAL: convergence.last(scores[PERSONAL]),
         **({"epsilon": lines[-1]["epsilon"]} if "epsilon" in lines[-1] else {}),
         "converged_round": convergence.converged_round(points),
-        "rounds_to_95": reached,
-        "seconds_to_95": None if reached is None else round(convergence.seconds_until(reached, seconds), 1),
-        "seconds": round(sum(taken for _, taken in seconds), 1),
-        **totals,
+        "rounds_to_95": convergence.round_of_share(points),
+        "seconds_to_95": None if until is None else round(until, 1),
+        "seconds": round(float(seconds.sum()), 1),
+        **{name: int(rounds[name].sum()) for name in TRAFFIC},
         "peak_bytes": max((line["peak_bytes"] for line in lines if "peak_bytes" in line), default=None),
         "simulator_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
-
-
-def _points(lines: Sequence[Mapping[str, Any]], score: str) -> list[Point]:
-    return [(line["round"], line[score]) for line in lines if score in line]

@@ -36,6 +36,6 @@ class RunState:
     bases: Mapping[int, Weights] = field(default_factory=dict[int, Weights])
     """The weights that these began with, by version."""
     given: Mapping[int, int] = field(default_factory=dict[int, int])
-    """How often each place was given out."""
+    """How often each slot was given out."""
     drawn: int = 0
     """How often a client was drawn."""

@@ -14,12 +14,12 @@ from edge_client.wire.protocol import Report
 from server.jobs.settings import JobSettings
 from server.privacy.noise import key_of
 from server.privacy.shares import share_of
-from server.rounds.secrecy.totals import mean_of_sum
 from server.secagg.opening import Total
 from server.simulation.compute.work import ClientPart, Trained
 from server.simulation.plan import Plan
 from server.strategy.mean import largest_weight
 from server.strategy.state import ServerState, apply_change
+from server.strategy.summed import step_of_sum
 from server.strategy.updates import Outcome
 
 
@@ -48,7 +48,7 @@ def summed(
         else:
             secret = key_of("simulation", plan.seed, start.version, member.client)
             total.add(noisy(change, units, report, share, secret, members, scores))
-    outcome, pooled = mean_of_sum(start, total.parts, members, scores, settings, manifest)
+    outcome, pooled = step_of_sum(start, total.parts, members, scores, settings, manifest)
     return replace(outcome, reports=_each(pooled) if share is None else reports)
 
 

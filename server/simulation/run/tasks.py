@@ -6,8 +6,8 @@ from edge_client.bundle.chain import cut_for
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Task, Training
-from server.jobs.assignment import RoundSlot, seed_of
 from server.jobs.settings import JobSettings
+from server.policy.assignment import RoundSlot, seed_of
 
 JOB = "simulation"
 
@@ -17,14 +17,14 @@ def task_of(
     manifest: Manifest,
     number: int,
     slot: RoundSlot,
-    way: Training | None = None,
+    variant: Training | None = None,
     *,
     evaluate: bool = False,
     measure: bool = False,
     clip: float | None = None,
 ) -> Task:
     """A client's part in a round, as a server gives it out."""
-    training = way or settings.training
+    training = variant or settings.training
     units = kind_of(training).joined(manifest, training, slot.units)
     return Task(
         id=f"{number}-{slot.number}",

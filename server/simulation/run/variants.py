@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import Training
-from server.jobs.assignment import RoundSlot
-from server.jobs.depths import Depth
 from server.jobs.settings import JobSettings
+from server.policy.assignment import RoundSlot
+from server.policy.depths import Depth
 from server.simulation.plan import Plan
 
 
-class Ways(NamedTuple):
+class FleetVariants(NamedTuple):
     """The training variants that a server gives its devices, by what they can hold."""
 
     able: int
@@ -27,18 +27,21 @@ class Ways(NamedTuple):
         """How a client trains."""
         return self.best if client < self.able else self.least
 
-    def place(self, slot: RoundSlot) -> RoundSlot:
-        """A place, with the units that its client trains however far it goes back."""
+    def slot(self, slot: RoundSlot) -> RoundSlot:
+        """A slot, with the units that its client trains however far it goes back."""
         return slot if self.depth is None else RoundSlot(slot.number, self.depth.directed(slot.units))
 
 
-def ways_in(plan: Plan, settings: JobSettings, manifest: Manifest, clients: int) -> Ways:
+def variants_in(plan: Plan, settings: JobSettings, manifest: Manifest, clients: int) -> FleetVariants:
     """Compute the training variants of a plan's clients."""
-    ways, able = plan.kind.estimator_of(settings.training).ways(settings.training, manifest), round(plan.able * clients)
-    if len(ways) == 1:
-        return Ways(able, ways[0], ways[0], None)
-    most, least = ways[0].exact_blocks, ways[-1 if plan.others == "forward" else -2].exact_blocks
+    variants, able = (
+        plan.kind.estimator_of(settings.training).variants(settings.training, manifest),
+        round(plan.able * clients),
+    )
+    if len(variants) == 1:
+        return FleetVariants(able, variants[0], variants[0], None)
+    most, least = variants[0].exact_blocks, variants[-1 if plan.others == "forward" else -2].exact_blocks
     others = 0 if plan.others == "absent" else clients - able
     depth = settings.depth(manifest, [most] * able + [least] * others)
-    within = [way for way in ways if way.exact_blocks <= depth.blocks]
-    return Ways(able, within[0], next(way for way in within if way.exact_blocks <= least), depth)
+    within = [variant for variant in variants if variant.exact_blocks <= depth.blocks]
+    return FleetVariants(able, within[0], next(variant for variant in within if variant.exact_blocks <= least), depth)

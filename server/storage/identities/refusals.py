@@ -6,7 +6,7 @@ from collections import Counter
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
-from server.storage.schema.rows import Part, Refused
+from server.storage.schema.rows import Assignment, Refused
 from server.storage.schema.tables import refusals, refused_before
 
 A_MINUTE = 30
@@ -23,7 +23,7 @@ def wait_of(connection: Connection, device: str, now: float) -> float | None:
     return times[-1] + _MINUTE - now if len(times) == A_MINUTE else None
 
 
-def add(connection: Connection, part: Part, device: str, code: str, detail: str, now: float) -> None:
+def add(connection: Connection, assignment: Assignment, device: str, code: str, detail: str, now: float) -> None:
     """Note what was refused of a device for a part, which may be another's, or why it gave its own back."""
     before = select(refusals.c.id).where(refusals.c.device == device).order_by(refusals.c.id.desc())
     if (oldest := connection.scalar(before.offset(MOST_KEPT - 2).limit(1))) is not None:
@@ -32,9 +32,9 @@ def add(connection: Connection, part: Part, device: str, code: str, detail: str,
         insert(refusals).values(
             time=now,
             device=device,
-            job=part.job,
-            round=part.round,
-            task=part.id,
+            job=assignment.job,
+            round=assignment.round,
+            task=assignment.id,
             code=code,
             detail=detail,
         )

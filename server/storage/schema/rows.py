@@ -9,7 +9,7 @@ from edge_client.wire.protocol import Report, Training
 
 RoundState = Literal["open", "closing", "done", "failed"]
 Role = Literal["viewer", "operator", "administrator"]
-PartState = Literal["open", "accepted", "refused", "failed", "expired", "spare"]
+AssignmentState = Literal["open", "accepted", "refused", "failed", "expired", "spare"]
 """A round ended without an expired part because its time was up, and without a spare one because others were enough."""
 
 
@@ -39,8 +39,8 @@ class Round:
     """Whether it was complete before it was given up, however long what follows takes; None while it takes reports."""
     result: dict[str, Any] | None
 
-    def leaves(self, now: float) -> PartState:
-        """The state of an open part whose round goes on without it: nobody has missed one that was complete."""
+    def leaves(self, now: float) -> AssignmentState:
+        """The state of an open assignment whose round goes on without it: nobody has missed one that was complete."""
         in_time = self.in_time
         if in_time is None:
             in_time = self.deadline is None or now < self.deadline
@@ -49,7 +49,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Sent:
-    """A device's update at the end of its part (mode epoch)."""
+    """A device's update at the end of its local training (mode epoch)."""
 
     sha256: str
     """Of the update, which is a blob."""
@@ -59,8 +59,8 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One device's part in a round: a row of the table `tasks`, of which the wire's `Task` is the message."""
+class Assignment:
+    """A device's task in a round: a row of the table `tasks`; `Task` of the wire is the message about it."""
 
     id: str
     job: str
@@ -72,15 +72,15 @@ class Part:
     cut: int
     batch: int
     runtime: str
-    state: PartState
+    state: AssignmentState
     reason: str
     created: float
     ended: float | None = None
     sent: Sent | None = None
     """What was accepted of it."""
     declared: int | None = None
-    """The examples that the device had when it took the part; None where it did not tell."""
-    way: dict[str, Any] | None = None
+    """The examples that the device had when it was assigned; None where it did not tell."""
+    variant: dict[str, Any] | None = None
     """The settings of its training that are not the job's: what its device can hold."""
     base: int | None = None
     """The version of the weights that it began with, in a job whose rounds take what comes; None: its round's."""
@@ -89,14 +89,14 @@ class Part:
 
     def training(self, of_job: Training) -> Training:
         """How its device trains."""
-        return replace(of_job, **self.way) if self.way else of_job
+        return replace(of_job, **self.variant) if self.variant else of_job
 
 
 @dataclass(frozen=True)
 class Reported:
-    """A part whose report counts: its update, or scalars of the open iteration."""
+    """An assignment whose report counts: its update, or scalars of the open iteration."""
 
-    part: Part
+    assignment: Assignment
     scalars: bytes = b""
 
 

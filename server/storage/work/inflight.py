@@ -14,7 +14,7 @@ def carry_over(connection: Connection, job: str, number: int) -> None:
 
 
 def end_stale(connection: Connection, job: str, oldest: int, *, reason: str, now: float) -> None:
-    """End parts that began with a version before the oldest."""
+    """End assignments that began with a version before the oldest."""
     stale = tasks.c.job == job, tasks.c.state == "open", tasks.c.base < oldest
     connection.execute(update(tasks).where(*stale).values(state="expired", ended=now, reason=reason))
 

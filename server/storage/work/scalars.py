@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, and_, delete, func, insert, select
 
-from server.storage.schema.rows import Part, Reported, Round
+from server.storage.schema.rows import Assignment, Reported, Round
 from server.storage.schema.tables import scalars, tasks
-from server.storage.work.parts import part_in
+from server.storage.work.assignments import assignment_in
 
 
-def find(connection: Connection, part: Part, iteration: int) -> bytes | None:
-    query = select(scalars.c.report).where(scalars.c.task == part.id, scalars.c.iteration == iteration)
+def find(connection: Connection, assignment: Assignment, iteration: int) -> bytes | None:
+    query = select(scalars.c.report).where(scalars.c.task == assignment.id, scalars.c.iteration == iteration)
     known = connection.scalar(query)
     return None if known is None else bytes(known)
 
 
-def add(connection: Connection, part: Part, iteration: int, data: bytes) -> None:
+def add(connection: Connection, assignment: Assignment, iteration: int, data: bytes) -> None:
     connection.execute(
-        insert(scalars).values(task=part.id, iteration=iteration, job=part.job, round=part.round, report=data)
+        insert(scalars).values(
+            task=assignment.id, iteration=iteration, job=assignment.job, round=assignment.round, report=data
+        )
     )
 
 
@@ -37,7 +39,7 @@ def reported(connection: Connection, round_: Round) -> list[Reported]:
         .where(tasks.c.job == round_.job, tasks.c.round == round_.number)
         .order_by(tasks.c.slot, tasks.c.id)
     )
-    return [Reported(part_in(row), bytes(row["data"])) for row in connection.execute(query).mappings()]
+    return [Reported(assignment_in(row), bytes(row["data"])) for row in connection.execute(query).mappings()]
 
 
 def forget(connection: Connection, round_: Round) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from edge_client.secagg.messages import Message, Stage
-from server.storage.schema.rows import Part, Round
+from server.storage.schema.rows import Assignment, Round
 from server.storage.schema.tables import devices, summands, sums, tasks
 
 
@@ -23,7 +23,7 @@ class SumStanding:
     cap: int
     """Examples that count at most."""
     roster: tuple[int, ...]
-    """Places, as are the next two."""
+    """Slots, as are the next two."""
     sharers: tuple[int, ...]
     survivors: tuple[int, ...]
     reason: str
@@ -60,7 +60,7 @@ def find(connection: Connection, round_: Round) -> SumStanding | None:
 
 
 def summands_of(connection: Connection, round_: Round) -> list[Summand]:
-    """In the order of their places."""
+    """In the order of their slots."""
     query = (
         select(summands, tasks.c.slot, tasks.c.state, tasks.c.declared, devices.c.key)
         .join(tasks, tasks.c.id == summands.c.task)
@@ -77,8 +77,8 @@ def summands_of(connection: Connection, round_: Round) -> list[Summand]:
     ]  # fmt: skip
 
 
-def find_said(connection: Connection, part: Part, message: Message) -> bytes | None:
-    said = connection.scalar(select(summands.c[message]).where(summands.c.task == part.id))
+def find_said(connection: Connection, assignment: Assignment, message: Message) -> bytes | None:
+    said = connection.scalar(select(summands.c[message]).where(summands.c.task == assignment.id))
     return _bytes(said)
 
 
@@ -89,7 +89,7 @@ def count(connection: Connection, round_: Round) -> int:
 
 
 def devices_of(connection: Connection, round_: Round, places: Sequence[int]) -> list[str]:
-    """Look up the devices of these places."""
+    """Look up the devices of these slots."""
     query = select(tasks.c.device).join(summands, summands.c.task == tasks.c.id)
     return list(connection.execute(query.where(*_of(summands, round_), tasks.c.slot.in_(places))).scalars())
 
@@ -119,7 +119,7 @@ def give_up(connection: Connection, round_: Round, reason: str, now: float) -> N
 
 
 def leave_out(connection: Connection, round_: Round, inside: Collection[int], reason: str, now: float) -> None:
-    """Parts of other places are nobody's any more."""
+    """Assignments of other slots are nobody's any more."""
     others = tasks.c.job == round_.job, tasks.c.round == round_.number, tasks.c.slot.not_in(inside)
     state = round_.leaves(now)
     connection.execute(
@@ -127,12 +127,14 @@ def leave_out(connection: Connection, round_: Round, inside: Collection[int], re
     )
 
 
-def add(connection: Connection, part: Part, card: bytes) -> None:
-    connection.execute(insert(summands).values(task=part.id, job=part.job, round=part.round, card=card))
+def add(connection: Connection, assignment: Assignment, card: bytes) -> None:
+    connection.execute(
+        insert(summands).values(task=assignment.id, job=assignment.job, round=assignment.round, card=card)
+    )
 
 
-def say(connection: Connection, part: Part, message: Message | Stage, said: bytes | str) -> None:
-    connection.execute(update(summands).where(summands.c.task == part.id).values({message: said}))
+def say(connection: Connection, assignment: Assignment, message: Message | Stage, said: bytes | str) -> None:
+    connection.execute(update(summands).where(summands.c.task == assignment.id).values({message: said}))
 
 
 def accept(connection: Connection, parts: Sequence[str], norms: Mapping[str, float], now: float) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from server.storage.schema.database import Database
 from server.storage.schema.rows import Volume
 from server.storage.schema.tables import traffic
-from server.storage.work import parts
+from server.storage.work import assignments
 
 Where = tuple[str, int]
 """A job and a round of it."""
@@ -79,13 +79,13 @@ class Traffic:
     def of_task(self, device: str) -> Where:
         """The job of the task that a device has."""
         with self._database.read() as connection:
-            part = parts.find_open(connection, device)
-        return "" if part is None else part.job, 0
+            assignment = assignments.find_open(connection, device)
+        return "" if assignment is None else assignment.job, 0
 
     def of_round(self, device: str, job: str, newest: int) -> Where:
         """The round of a job that a device takes part in, or was in until a moment ago; 0 if it is in none."""
         with self._database.read() as connection:
-            return job, parts.newest_round(connection, device, job, since=newest - 1) or 0
+            return job, assignments.newest_round(connection, device, job, since=newest - 1) or 0
 
 
 # --- what was counted: steps of their caller's transaction -----------------------------------------------------------

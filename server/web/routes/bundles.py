@@ -21,7 +21,7 @@ from server.errors import Refusal
 from server.jobs.choices.described import SettingsGroup, described
 from server.jobs.choices.starts import JobPlan, PresetView, planned, presets_of
 from server.jobs.presets import preset_for, start_of
-from server.rounds.places.fleet import rows_here
+from server.rounds.selection.fleet import rows_here
 from server.web.admission import Route
 from server.web.bodies import binary, received
 from server.web.services import ByOperator, DeviceOrAdmin, Operator, UseServices, Viewer

@@ -16,7 +16,7 @@ from server.control.devices import DeviceList, DeviceView
 from server.control.history import DeviceHistory
 from server.control.invitations import as_svg, check_address, invite
 from server.control.jobs import asked_of_rows
-from server.rounds.places.fleet import away_before
+from server.rounds.selection.fleet import away_before
 from server.storage.identities.listing import DeviceOrder, DeviceQuery, DeviceState
 from server.web.admission import Route
 from server.web.bodies import takes

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from edge_client.wire.protocol import SAFETENSORS, STEPS, VERSION_HEADER
 from server.control import jobs, views
 from server.control.adapters import adapter_archive
-from server.control.devices import AssignmentView, assignment
+from server.control.devices import AssignmentsView, assignment
 from server.control.log import LogView, log_of
 from server.control.outlook import advice
 from server.control.views import JobView, MetricView, RefusalView, RoundView, TrafficView
@@ -139,7 +139,7 @@ def list_rounds(
 
 
 @router.get("/{job}/assignment", dependencies=[Viewer])
-def read_assignment(services: UseServices, job: str) -> AssignmentView | None:
+def read_assignment(services: UseServices, job: str) -> AssignmentsView | None:
     """Tell who trains what, and by which step, in the newest round that a device has joined."""
     return assignment(services.store, find_job(services.store, job))
 

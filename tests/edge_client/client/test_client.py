@@ -30,7 +30,7 @@ from edge_client.training.epoch import TrainingState, train, update
 from edge_client.wire.clipping import changes_of, length_of
 from edge_client.wire.protocol import Enrolled
 from server.storage.jobs import find_job
-from server.storage.work import parts, rounds
+from server.storage.work import assignments, rounds
 from tests.edge_client.conftest import ROWS
 
 
@@ -67,8 +67,8 @@ def test_an_update_of_a_private_job_is_short_and_silent_when_it_leaves(fleet, bu
     store = fleet.app.state.services.store
     job = find_job(store, "topics")
     with store.database.read() as connection:
-        (reported,) = parts.accepted(connection, rounds.find(connection, job.id, 1))
-    sent = reported.part.sent
+        (reported,) = assignments.accepted(connection, rounds.find(connection, job.id, 1))
+    sent = reported.assignment.sent
     start = store.models.load(job, 0).weights
     assert length_of(changes_of(start, store.blobs.tensors(sent.sha256))) == pytest.approx(0.003, rel=1e-3)
     with safe_open(store.blobs.path(sent.sha256), "np") as file:
@@ -385,8 +385,8 @@ def test_a_damaged_state_is_set_aside(fleet, bundle):
 # --- what goes wrong ---
 
 
-def test_data_that_does_not_fit_a_job_leaves_the_others(fleet, bundle, exporting):
-    other = fleet.upload(exporting(batches=(4,), labels=("good", "bad")))
+def test_data_that_does_not_fit_a_job_leaves_the_others(fleet, bundle, exported_once):
+    other = fleet.upload(exported_once("two-labels", batches=(4,), labels=("good", "bad")))
     rows = [{**row, "label": "maybe"} for row in fleet.rows]
     fleet.job(other, name="unfit", rounds=1)
     fleet.job(bundle, name="fit", rounds=1)
@@ -399,11 +399,11 @@ def test_data_that_does_not_fit_a_job_leaves_the_others(fleet, bundle, exporting
     assert told == f"these rows do not fit unfit: {why}; its labels are good, bad"
 
 
-def test_rows_that_fit_no_job_take_no_place(fleet, exporting):
+def test_rows_that_fit_no_job_take_no_place(fleet, exported_once):
     """Before a bundle is fetched; the operator hears why, and rows that are corrected are looked at again."""
     path = fleet.folder / "my.jsonl"
     path.write_text("".join(json.dumps({**row, "label": "may\nbe"}) + "\n" for row in fleet.rows))
-    fleet.job(fleet.upload(exporting(batches=(4,), labels=("good", "bad"))), rounds=1)
+    fleet.job(fleet.upload(exported_once("two-labels", batches=(4,), labels=("good", "bad"))), rounds=1)
     done = fleet.client(path).run(once=True)
     assert (done.rounds, done.failures) == (0, 1)
     assert not fleet.told("task")

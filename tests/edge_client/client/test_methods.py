@@ -1,4 +1,7 @@
-"""Every method that devices can run, and every preset, to its end by two of them in each mode that it has."""
+"""Every method that devices can run: its round by itself, and jobs of each kind to their end by two devices.
+
+What a method's settings come to on a device is one of few kinds of steps, which jobs of the others would only repeat.
+"""
 
 import threading
 from itertools import pairwise
@@ -7,33 +10,32 @@ import numpy as np
 import pytest
 
 from edge_client.bundle import manifest as manifests
+from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import FILE_NAME
-from edge_client.estimators.directed import ScalarEstimator
-from edge_client.estimators.registry import kind_of
-from edge_client.wire.protocol import Training
+from edge_client.training.round import client_round
+from edge_client.training.session import TrainingSession
+from server.jobs.completion import complete
 from server.jobs.presets import PRESETS, merged, start_of
-from server.simulation.methods.methods import METHODS, check_method
+from server.jobs.settings import JobSettings
+from server.simulation.methods.methods import METHODS
 from server.storage.jobs import find_job
 from tests.adapters import everywhere
+from tests.edge_client.bench import EXAMPLES
 from tests.edge_client.conftest import PATIENCE
 
 ROUNDS, STEPS = 2, 2
 NOT_ON_DEVICES = {
     "fwdllm+": "a device does not know how the last round moved the weights, and no report tells how gradients vary",
 }
-MIXED = {"spry", "fedfgd"}
-"""Methods that may have true gradients in the last blocks."""
-ON_DEVICES = [
-    *((method, "default") for method in METHODS if method not in NOT_ON_DEVICES),
-    *(("spry", preset) for preset in PRESETS if preset != "default"),
-    ("baffle+", "paper"),
+ON_DEVICES = [method for method in METHODS if method not in NOT_ON_DEVICES]
+JOBS = [
+    ("spry", "default", "epoch"),
+    ("spry", "default", "iteration"),
+    ("fedmezo", "default", "iteration"),
+    ("classifier", "default", "epoch"),
+    *(("spry", preset, "epoch") for preset in PRESETS if preset != "default"),
 ]
-
-
-def modes(method: str) -> tuple[str, ...]:
-    """Numbers along directions may take the place of weights."""
-    estimator = kind_of(Training(estimator=METHODS[method].settings["training"]["estimator"]))
-    return ("epoch", "iteration") if issubclass(estimator, ScalarEstimator) else ("epoch",)
+"""Each kind of report, with units and without, and the presets, whose plans the server makes."""
 
 
 def settings_of(method: str, preset: str, mode: str, folder, **training) -> dict:
@@ -53,19 +55,26 @@ def folder(method, exported_once, trainable):
     return trainable if adapter is None else exported_once(adapter, batches=(4,), adapter=everywhere(adapter))
 
 
-@pytest.mark.parametrize(
-    ("method", "preset", "mode"), [(method, preset, mode) for method, preset in ON_DEVICES for mode in modes(method)]
-)
+@pytest.mark.parametrize("method", ON_DEVICES)
+def test_a_devices_round_moves_the_units_and_the_head(folder, method):
+    """By settings that a server takes."""
+    session = TrainingSession(Bundle.open(folder), "onnx", threads=1)
+    try:
+        settings = JobSettings.model_validate(settings_of(method, "default", "epoch", folder))
+        task = session.task(complete(settings, session.manifest).training)
+        weights = session.bundle.initial_adapter()
+        found = client_round(task, session.model(task), weights, session.data(task, EXAMPLES))
+    finally:
+        session.close()
+    moved = {name for name, value in found.tensors.items() if not np.array_equal(value, weights[name])}
+    assert moved & session.manifest.head_names
+    assert bool(moved - session.manifest.head_names) == bool(session.manifest.units)
+    assert found.report.steps == STEPS
+
+
+@pytest.mark.parametrize(("method", "preset", "mode"), JOBS)
 def test_two_devices_end_a_job(fleet, folder, method, preset, mode):
     ends_by_two_devices(fleet, folder, settings_of(method, preset, mode, folder), mode)
-
-
-@pytest.mark.parametrize("blocks", [0, 1])
-@pytest.mark.parametrize("method", sorted(MIXED))
-def test_two_devices_end_a_job_with_true_gradients_in_the_last_blocks(fleet, folder, method, blocks):
-    settings = settings_of(method, "default", "epoch", folder, estimator="mixed", exact_blocks=blocks)
-    check_method(method, settings)
-    ends_by_two_devices(fleet, folder, settings, "epoch")
 
 
 def test_two_devices_end_a_job_of_what_each_can_hold(fleet, trainable):

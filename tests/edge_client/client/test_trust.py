@@ -149,8 +149,8 @@ def test_a_damaged_pin_is_no_missing_one(fleet):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_a_gpu_that_is_not_there_gives_the_task_back(fleet, exporting):
-    folder = exporting(runtimes=("torchscript",))
+def test_a_gpu_that_is_not_there_gives_the_task_back(fleet, exported_once, tmp_path):
+    folder = shutil.copytree(exported_once("torchscript", runtimes=("torchscript",)), tmp_path / "bundle")
     public = signature.sign(folder, keys.make())
     fleet.job(upload(fleet, folder), rounds=1, training={"batch": 2})
     assert fleet.client(runtime="torchscript", device="cuda", trust=public).run(once=True).failures

@@ -60,8 +60,8 @@ def test_every_kind_of_step_is_measured(measured):
     assert measured["machine"].keys() == {"processor", "python"}
 
 
-def test_a_bundle_without_programs_for_one_direction(exporting, capsys):
-    folder = exporting(directions=(2,), runtimes=("onnx",))
+def test_a_bundle_without_programs_for_one_direction(exported_once, capsys):
+    folder = exported_once("two-directions-onnx", runtimes=("onnx",), directions=(2,))
     options = ["--json", "--rounds", "1", "--cuts", "1", "--runtime", "onnx", "--no-baselines"]
     assert cli.run(["bench", "step", str(folder), *options]) == 0
     rows = [row["step"] for row in json.loads(capsys.readouterr().out)["rows"]]

@@ -88,9 +88,9 @@ def test_the_exact_gradient_from_every_cut(trained, runtime, cut, low_memory):
 
 
 @pytest.fixture(scope="module", params=RUNTIMES)
-def anywhere(request, exporting, model_folder, tmp_path_factory):
+def anywhere(request, exported_once, model_folder, tmp_path_factory):
     """A runtime's name, its bundle beside PEFT, and the runtime."""
-    folder = exporting(runtimes=(request.param,), directions=(2,))
+    folder = exported_once(f"two-directions-{request.param}", runtimes=(request.param,), directions=(2,))
     trained = Trained(folder, model_folder, tmp_path_factory.mktemp("anywhere"), seed=11)
     with open_runtime(request.param, folder, threads=1) as opened:
         yield request.param, trained, opened
@@ -226,9 +226,9 @@ def test_language_models_have_no_head(exporting, tmp_path):
 
 
 @pytest.mark.parametrize(("precision", "rough"), [("int8", 0.1), ("int4", 0.6)])
-def test_quantized(exporting, bundle, model_folder, tmp_path, precision, rough):
+def test_quantized(exported_once, bundle, model_folder, tmp_path, precision, rough):
     """Near the float model; how near the quantized one is stands in the report that the export checks."""
-    folder = exporting(precision=precision, directions=(1, 2))
+    folder = exported_once(f"rounded-{precision}", precision=precision, directions=(1, 2))
     trained = Trained(folder, model_folder, tmp_path)
     spec = trained.manifest.runtimes["onnx"]
     assert spec.precision == precision

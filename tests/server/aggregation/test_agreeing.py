@@ -130,7 +130,7 @@ def test_three_of_ten_that_lie_are_left_out(alpha, factor):
     assert sum(len(one.keys() - {7, 8, 9}) for one in found) <= 4
 
 
-def test_liars_that_were_left_out_do_not_frame_others():
+def test_malicious_devices_that_were_left_out_do_not_frame_others():
     """Of a fleet that says little more, two would be parted off with those whom loud liars contradict most."""
     said = np.zeros((10, 100))
     one, other, liars = [0, 1, 5, 6], [2, 3, 4], [7, 8, 9]

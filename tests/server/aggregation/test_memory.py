@@ -50,7 +50,7 @@ def test_who_was_left_out_is_told_to_the_rule_and_does_not_say_how_far_a_round_g
     np.testing.assert_allclose(sum_of(second.sums, "a"), [2, 0])
 
 
-def test_few_liars_of_a_fleet_are_few_where_most_of_a_round_are_they():
+def test_few_malicious_devices_of_a_fleet_are_few_where_most_of_a_round_are_they():
     rng = np.random.default_rng()
     names = [f"device-{number}" for number in range(12)]
     truth = rng.normal(size=80)

@@ -3,7 +3,7 @@
 from edge_client import __version__
 from server.control import credentials
 from server.storage.identities import devices
-from tests.server.rounds.places.test_fleet import here
+from tests.server.rounds.selection.test_fleet import here
 from tests.server.rounds.test_rounds import AVERAGE
 
 

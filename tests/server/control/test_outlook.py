@@ -5,11 +5,11 @@ import shutil
 import pytest
 
 from server.control.jobs import find_job
-from server.jobs.assignment import RoundSlot
-from server.rounds.places.fleet import needs_of
+from server.policy.assignment import RoundSlot
+from server.rounds.selection.fleet import needs_of
 from server.storage import jobs
 from tests.adapters import everywhere
-from tests.server.rounds.places.test_fleet import WAITS, here, later, memory_of_none
+from tests.server.rounds.selection.test_fleet import WAITS, here, later, memory_of_none
 from tests.server.rounds.test_rounds import AVERAGE, play
 
 START = 1_800_000_000.0
@@ -149,7 +149,7 @@ def test_devices_that_walk_by_estimates_are_told(serving, bundle, database):
         assert not [line for line in advice(server) if "too little memory" in line]
         here(server, devices[2:], memory_bytes=least - 1)
         assert [line for line in advice(server) if "whole model: pi 2, 1 of 3 devices here" in line]
-        places = job.settings.slots(manifest, job.settings.places)
+        places = job.settings.slots(manifest, job.settings.invited)
         smallest = min(fit.needs for slot in places if (fit := needs.fit(slot, ["onnx"], least - 1)) is not None)
         here(server, devices[2:], memory_bytes=smallest)
         assert [line for line in advice(server) if "whole model: pi 2, 1 of 3 devices here" in line]

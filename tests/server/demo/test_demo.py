@@ -119,7 +119,7 @@ def test_the_next_run_takes_the_bundle_and_nothing_else(learned, model_folder):
     assert (demo.out / "bundle" / "manifest.json").stat().st_mtime_ns == kept
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_its_end_is_everybodys(learned, model_folder, how):
     before, _ = learned
     demo = Demo(before.out, model_folder, "--rounds", "50")

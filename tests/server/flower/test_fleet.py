@@ -5,8 +5,8 @@ import pytest
 from edge_client.wire.protocol import CheckIn, Training
 from server.flower.config import hosted
 from server.flower.fleet import NOWHERE, NodeFleet, NodeOffer
-from server.jobs.assignment import Needs, RoundSlot
 from server.jobs.settings import JobSettings
+from server.policy.assignment import Needs, RoundSlot
 from server.simulation.data.population import sampled
 from tests.edge_client.toy import B, K, T, Toy
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 from edge_client.bundle.names import FINGERPRINTS, UNIT_SIZES
 from server.storage.identities import refusals
 from server.storage.jobs import find_job
-from server.storage.work import parts, rounds
+from server.storage.work import assignments, rounds
 from tests.server.conftest import encode
 
 
@@ -239,7 +239,7 @@ AS_IT_IS = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
 @pytest.mark.parametrize(
     ("rule", "moved"), [("mean", -0.08), ("agreeing", 0.1), ("clipped", 0.1), ("trimmed", 0.1), ("median", 0.1)]
 )
-def test_three_liars_of_ten(server, bundle_name, rule, moved):
+def test_three_malicious_devices_of_ten(server, bundle_name, rule, moved):
     server.bundle = bundle_name
     _, found = lying(server, rule)
     assert found == pytest.approx(moved, abs=1e-5)
@@ -329,15 +329,15 @@ def test_a_device_that_is_refused_again_and_again_waits_and_fills_no_database(se
     """Updates of another's task: so many in a minute are written down, and of all that are refused the newest."""
     device, job = server.device("late"), find_job(server.store, "job")
     with server.store.database.read() as connection:
-        (part,) = [one.part for one in parts.accepted(connection, rounds.find(connection, job.id, 1))]
+        (assignment,) = [one.assignment for one in assignments.accepted(connection, rounds.find(connection, job.id, 1))]
     for _ in range(refusals.A_MINUTE):
-        device.call("PUT", f"/v1/tasks/{part.id}/update", 403, content=b"x")
-    refused = device.call("PUT", f"/v1/tasks/{part.id}/update", 429, content=b"x")
+        device.call("PUT", f"/v1/tasks/{assignment.id}/update", 403, content=b"x")
+    refused = device.call("PUT", f"/v1/tasks/{assignment.id}/update", 429, content=b"x")
     assert 0 < int(refused.headers["retry-after"]) <= 60
     with server.store.database.write() as connection:
         assert refusals.wait_of(connection, victim.id, server.store.now()) is None
         for number in range(2 * refusals.MOST_KEPT):
-            refusals.add(connection, part, device.id, "late", "too late", server.store.now() + 3600 + number)
+            refusals.add(connection, assignment, device.id, "late", "too late", server.store.now() + 3600 + number)
         kept = refusals.newest_first(connection, job.id, 10 * refusals.MOST_KEPT)
         assert sum(one.device == device.id for one in kept) == refusals.MOST_KEPT
         counted = refusals.count_by_code(connection, job.id)

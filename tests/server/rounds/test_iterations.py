@@ -7,7 +7,7 @@ from safetensors.numpy import load
 from edge_client.training.replay import replay
 from edge_client.wire.protocol import SAFETENSORS, STEPS, ServerOptimizers, Training
 from edge_client.wire.scalars import ScalarReport, decode_records, encode_report
-from server.storage.work import parts
+from server.storage.work import assignments
 from server.storage.work import scalars as stored
 
 SHAPE = {"batch": 2, "length": 8}
@@ -317,8 +317,8 @@ def test_weights_that_are_not_finite_are_never_published(server, bundle_name):
     device = server.device()
     before, task = device.weights("job"), device.task()
     with server.store.database.write() as connection:
-        part = parts.find(connection, task["id"])
-        stored.add(connection, part, 0, encode_report(derivatives(1e30)))
+        assignment = assignments.find(connection, task["id"])
+        stored.add(connection, assignment, 0, encode_report(derivatives(1e30)))
     server.advance()
     job = server.job()
     assert (job["version"], job["progress"]["number"]) == (0, 2)

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import func, inspect, select
 
 from server.errors import ServerConfigError
-from server.rounds.places.offers import Offers
 from server.rounds.rounds import advance
+from server.rounds.selection.offers import Offers
 from server.storage.schema.tables import SCHEMA, about, rounds, tasks, versions
 from server.web.routes.events import Feed
 from tests.server.rounds.test_iterations import SHAPE, scalars, send

@@ -23,7 +23,7 @@ from server.strategy.weighted import WeightedMean
 RECIPES = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 NAME, IN_TURN = "clipped-fedadam", "in-turn"
 ONE_UNIT_A_ROUND = """
-from server.jobs.assignment import RoundSlot
+from server.policy.assignment import RoundSlot
 
 class InTurn(ClippedFedAdam):
     def configure(self, number, places, context):

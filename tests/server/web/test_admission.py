@@ -147,9 +147,9 @@ def test_what_a_crash_says_is_taken_without_what_steers_a_terminal(server, bundl
     task = device.task()
     device.call("POST", f"/v1/tasks/{task['id']}/failure", json={"reason": "line one\nline \x1b[31mtwo\0"})
     with server.store.database.read() as connection:
-        from server.storage.work import parts
+        from server.storage.work import assignments
 
-        assert parts.find(connection, task["id"]).reason == "line one line  [31mtwo "
+        assert assignments.find(connection, task["id"]).reason == "line one line  [31mtwo "
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\x1b[2J", "two\nlines", "\u202ecod.exe", "\ud800"])

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from edge_client import keys
-from server.rounds.places.standing import Standing
+from server.rounds.selection.standing import Standing
 from server.storage.identities import roster
 from tests.server.conftest import Device
 from tests.server.control.test_proofs import HOUR, Signer

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import load
 
-from server.jobs.assignment import RoundSlot
 from server.jobs.settings import JobSettings
+from server.policy.assignment import RoundSlot
 from server.rounds.outcome import late
 from server.rounds.rounds import advance
 from server.storage.jobs import find_job

@@ -11,7 +11,7 @@ from server.rounds import claims, rounds
 from server.rounds.outcome.outcomes import aggregate
 from server.storage.identities import participations
 from server.storage.jobs import find_job
-from server.storage.work import parts
+from server.storage.work import assignments
 from tests.server.rounds.test_rounds import AVERAGE, play
 
 FAINT = 1e-3
@@ -133,7 +133,7 @@ def test_a_round_that_two_close_is_paid_and_published_once(server, bundle_name, 
     job = find_job(server.store, "job")
     with server.store.database.read() as connection:
         round_ = rounds.rounds.newest(connection, job.id)
-        reported = parts.accepted(connection, round_)
+        reported = assignments.accepted(connection, round_)
     drawn = aggregate(server.store, job, round_, reported).change
     slow = claims.claim(server.store, round_)
     time.sleep(0.5)

@@ -1,5 +1,6 @@
 import random
 
+import pandas as pd
 import pytest
 
 from server.simulation.compare.convergence import (
@@ -8,17 +9,21 @@ from server.simulation.compare.convergence import (
     fall,
     last,
     round_of_share,
-    seconds_until,
+    seconds_to_share,
 )
 
 
 def curve(*windows, interval=10):
     """Values of windows, one after the other, spread evenly over each interval."""
-    return [
+    return series(
         (i * interval + (j + 1) * interval // len(values), value)
         for i, values in enumerate(windows)
         for j, value in enumerate(values)
-    ]
+    )
+
+
+def series(points):
+    return pd.Series(dict(points), dtype=float)
 
 
 RISING = (0.2, 0.8)  # variance 0.09
@@ -52,14 +57,14 @@ def test_the_rule_of_the_paper(windows, tolerance, expected):
 
 def test_an_interval_that_is_not_whole_does_not_count():
     points = curve(RISING, FLAT, FLAT)
-    assert converged_round([*points[:-1], (29, points[-1][1])], 10) is None
+    assert converged_round(points.rename({30: 29}), 10) is None
     assert converged_round(points, 10) == 30
-    assert converged_round([*points, (31, 0.1), (33, 0.9)], 10) == 30
+    assert converged_round(pd.concat([points, series([(31, 0.1), (33, 0.9)])]), 10) == 30
 
 
 def test_the_interval_is_fifty_rounds_unless_said_otherwise():
-    points = [(number, 0.5) for number in range(1, 101)]
-    assert converged_round(points[:99]) is None
+    points = series((number, 0.5) for number in range(1, 101))
+    assert converged_round(points.loc[:99]) is None
     assert converged_round(points) == 100
     assert converged_round(points, 20) == 40
 
@@ -71,27 +76,30 @@ def test_a_difference_as_large_as_the_tolerance_is_none():
 
 
 def test_the_share_of_the_final_value_is_first_reached():
-    points = [(5, 0.3), (10, 0.7599), (15, 0.77), (20, 0.6), (25, 0.8)]
+    points = series([(5, 0.3), (10, 0.7599), (15, 0.77), (20, 0.6), (25, 0.8)])
     assert round_of_share(points) == 15  # 95 % of 0.8 is 0.76
     assert round_of_share(points, 0.94) == 10
     assert round_of_share(points, 0.3) == 5
-    assert round_of_share([]) is None
+    assert round_of_share(series([])) is None
 
 
 def test_a_curve_that_falls_has_its_final_value_at_once():
-    assert round_of_share([(1, 0.9), (2, 0.5)]) == 1
+    assert round_of_share(series([(1, 0.9), (2, 0.5)])) == 1
 
 
-def test_seconds_are_those_of_all_rounds_up_to_one():
-    seconds = [(1, 2.0), (2, 3.5), (3, 1.0)]
-    assert [seconds_until(number, seconds) for number in (0, 1, 2, 3, 9)] == [0, 2, 5.5, 6.5, 6.5]
+def test_seconds_are_those_of_all_rounds_until_the_share_is_reached():
+    seconds = series([(1, 2.0), (2, 3.5), (3, 1.0)])
+    for reached, taken in ((1, 2), (2, 5.5), (3, 6.5)):
+        assert seconds_to_share(series((number, float(number >= reached)) for number in (1, 2, 3)), seconds) == taken
+    assert seconds_to_share(series([]), seconds) is None
 
 
 def test_best_last_and_the_fall_between_them():
-    assert (best([]), last([]), fall([])) == (None, None, None)
+    nothing = series([])
+    assert (best(nothing), last(nothing), fall(nothing)) == (None, None, None)
     values = [random.random() for _ in range(30)]
-    points = list(enumerate(values, start=1))
+    points = series(enumerate(values, start=1))
     assert last(points) == values[-1]
     assert best(points) == max(values)
     assert fall(points) == max(values) - values[-1]
-    assert fall([*points, (31, 2.0)]) == 0
+    assert fall(pd.concat([points, series([(31, 2.0)])])) == 0

@@ -2,10 +2,11 @@ import itertools
 import re
 from xml.etree import ElementTree as ET
 
+import pandas as pd
 import pytest
 
 from edge_client.pictures import CARD, DARK, INK, LINES, MUTED
-from server.simulation.compare.comparison import Spread
+from server.simulation.compare.comparison import spread
 from server.simulation.compare.curves import DASHES, Line, Panel, draw, write_curves
 from tests.server.simulation.conftest import config, rounds, write_run
 
@@ -35,7 +36,11 @@ def test_a_run_that_has_just_begun_gets_them_too(tmp_path, lines):
 
 def lines(count: int) -> list[Line]:
     return [
-        Line(f"method {number}", [(n, Spread.of([n / 100, n / 90 + number / 50])) for n in (1, 5, 9)], number)
+        Line(
+            f"method {number}",
+            spread(pd.DataFrame({n: [n / 100, n / 90 + number / 50] for n in (1, 5, 9)}).T),
+            number,
+        )
         for number in range(count)
     ]
 

@@ -12,9 +12,9 @@ def test_a_run_is_read_as_it_was_written(tmp_path):
     assert (run.config.method, run.config.seed, run.config.data.classes) == ("fedavg", 3, 4)
     assert run.config.settings["training"]["estimator"] == "exact"
     assert run.summary.peak_bytes == 123
-    assert run.points("seconds") == [(line["round"], line["seconds"]) for line in lines]
-    assert run.points("accuracy") == [(n, lines[n - 1]["accuracy"]) for n in (5, 10, 15, 20)]
-    assert run.points("f1") == []
+    assert run.points("seconds").to_dict() == {line["round"]: line["seconds"] for line in lines}
+    assert run.points("accuracy").to_dict() == {n: lines[n - 1]["accuracy"] for n in (5, 10, 15, 20)}
+    assert run.points("f1").empty
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60])
@@ -24,7 +24,7 @@ def test_a_line_that_was_being_written_does_not_count(tmp_path, cut):
     text = (folder / "rounds.jsonl").read_text()
     (folder / "rounds.jsonl").write_text(text + json.dumps(lines[-1] | {"round": 5})[:cut])
     run = read_run(folder)
-    assert [row.round for row in run.rounds] == [1, 2, 3, 4]
+    assert list(run.rounds.index) == [1, 2, 3, 4]
     assert run.summary is None
 
 
@@ -45,15 +45,15 @@ def test_a_round_that_was_repeated_counts_as_it_was_last_written(tmp_path):
     lines = rounds(4)
     again = lines[2] | {"accuracy": 0.123}
     run = read_run(write_run(tmp_path / "run", config(), [*lines, again]))
-    assert dict(run.points("accuracy"))[3] == 0.123
-    assert [row.round for row in run.rounds] == [1, 2, 3, 4]
+    assert run.points("accuracy")[3] == 0.123
+    assert list(run.rounds.index) == [1, 2, 3, 4]
 
 
 def test_a_loss_that_left_the_finite_numbers_is_no_point(tmp_path):
     lines = rounds(4)
     lines[1]["loss"], lines[2]["loss"] = float("nan"), float("inf")
     run = read_run(write_run(tmp_path / "run", config(), lines))
-    assert [number for number, _ in run.points("loss")] == [1, 4]
+    assert list(run.points("loss").index) == [1, 4]
 
 
 def test_runs_are_found_below_folders_and_each_once(sweep):

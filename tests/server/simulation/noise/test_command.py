@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from edge_client.commands import cli
 from edge_client.wire.protocol import Training
 from server.errors import SimulationError
-from server.jobs.passes import ONE_TOKEN
+from server.policy.passes import ONE_TOKEN
 from server.simulation.compute.work import learner_of, population_of
 from server.simulation.noise.choice import Candidate, cosine_with, forward_passes, noise
 from server.simulation.noise.measurement import measure
@@ -104,9 +104,10 @@ def test_a_batch_of_all_examples_has_the_gradient_over_the_data(rows, plan):
         assert row.cosine_data < 0.999
 
 
-@pytest.mark.parametrize("training", [FORWARD, SHARED])
-@pytest.mark.parametrize("kind", ["normal", "rademacher", "orthogonal"])
-@pytest.mark.parametrize("holders", [1, 4])
+@pytest.mark.parametrize(
+    ("training", "kind", "holders"),
+    [(FORWARD, "normal", 1), (FORWARD, "rademacher", 4), (FORWARD, "orthogonal", 4), (SHARED, "orthogonal", 1)],
+)
 def test_cosines_are_those_of_the_formula(rows, training, kind, holders):
     """Those of half as many directions would be seen to differ."""
     found = rows(

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from edge_client.training.features import shapes_of
-from server.jobs.passes import ONE_TOKEN
+from server.policy.passes import ONE_TOKEN
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.methods.methods import METHODS

@@ -63,11 +63,11 @@ def test_a_run_tells_its_clients_memory(bundle, model_folder, writing, tmp_path)
     assert summary["numbers_down_own"] == 2 * 4 * 64
 
 
-def test_a_bundle_that_does_not_fit_is_refused(bundle, exporting):
+def test_a_bundle_that_does_not_fit_is_refused(bundle, exported_once):
     manifest = Bundle.open(bundle).manifest
     with pytest.raises(SimulationError, match=r"no programs for length 9 and a batch of at most 4"):
         DeviceMemory(bundle, manifest, Training(batch=4, length=9))
-    other = Bundle.open(exporting(labels=("a", "b"), runtimes=("onnx",))).manifest
+    other = Bundle.open(exported_once("two-labels", batches=(4,), labels=("good", "bad"))).manifest
     with pytest.raises(SimulationError, match="other units or another head"):
         DeviceMemory(bundle, other, Training(batch=2, length=8))
 

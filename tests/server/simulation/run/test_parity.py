@@ -26,19 +26,8 @@ fleet = devices.fleet
 CLIENTS, ROUNDS, SEED = 3, 3, 11
 METHODS = {
     "spry": ("spry", {"kind": "orthogonal", "directions": 2}),
-    "whole passes, all units, one direction for all": ("fedfgd", {"epochs": 2, "per_example": False, "head": "joint"}),
-    "backpropagation": ("fedyogi", {"optimizer": "adamw"}),
-    "true gradients of the last block": ("fedfgd", {"estimator": "mixed", "directions": 2, "per_example": False}),
-    "numbers": ("spry", {"mode": "iteration", "iterations": 2, "head": "apart"}),
     "numbers and the head's gradient": ("spry", {"mode": "iteration", "iterations": 2, "head": "exact"}),
-    "units that clients share": ("spry", {"directions": 2}, {"units_per_client": 2}),
     "the mean of those who agree": ("spry", {"directions": 2}, {"units_per_client": 0, "aggregation": "agreeing"}),
-    "a trimmed mean": ("spry", {"directions": 2}, {"units_per_client": 0, "aggregation": "trimmed"}),
-    "a clipped mean of numbers": (
-        "spry",
-        {"mode": "iteration", "iterations": 2, "head": "apart"},
-        {"aggregation": "clipped"},
-    ),
     "a private mean, by noise that hides nothing": (
         "spry",
         {"directions": 2},
@@ -52,6 +41,8 @@ METHODS = {
     "directions at bottlenecks": ("spry", {"directions": 2}, {"units_per_client": 2}, "bottleneck"),
     "numbers of differences": ("fedmezo", {"mode": "iteration", "iterations": 2, "sigma": 1e-2}),
 }
+"""What hosts do around the client's round and the strategy that they share: estimators, optimizers and other rules of
+aggregation have tests of their own."""
 BUNDLES = {"lora": ("trainable", 1), "bottleneck": ("narrow", 2)}
 """By their adapters: a fixture, and the rank."""
 REPORT = 40

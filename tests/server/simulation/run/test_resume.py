@@ -16,7 +16,6 @@ from server.simulation.run.run import simulate
 from tests.server.simulation.runs import bits, done, ignore, lines, small, write_data
 
 CASES = {
-    "weights": ("spry", {}),
     "numbers": ("spry", {"mode": "iteration"}),
     "what is usual": ("spry", {"aggregation": "trimmed"}),
     "late updates": ("spry", {"settings": {"schedule": "buffered", "buffer": 2}, "speeds": 10.0}),
@@ -75,13 +74,29 @@ def killed(context, plan, run):
     return process.exitcode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_run_killed_at_any_moment_ends_with_the_same_bits(case, model_folder, data, tmp_path, forks):
-    method, training = CASES[case]
-    assert killed(forks, small(model_folder, data, method, rounds=1000, **training), tmp_path / "run")
-    plan = small(model_folder, data, method, rounds=len(lines(tmp_path / "run")) + 2, **training)
+def test_a_run_killed_at_any_moment_ends_with_the_same_bits(model_folder, data, tmp_path, forks):
+    assert killed(forks, small(model_folder, data, rounds=1000), tmp_path / "run")
+    plan = small(model_folder, data, rounds=len(lines(tmp_path / "run")) + 2)
     while killed(forks, plan, tmp_path / "run"):
         pass
+    assert bits(done(plan, tmp_path / "run")) == bits(done(plan, tmp_path / "whole"))
+
+
+class Stopped(Exception):
+    """Stands for the end of the process: what is kept of a round is on the disk when it is told."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_run_goes_on_from_is_kept(case, model_folder, data, tmp_path):
+    method, training = CASES[case]
+    plan = small(model_folder, data, method, rounds=4, **training)
+
+    def stop(line):
+        if line["round"] == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        simulate(plan, tmp_path / "run", stop)
     assert bits(done(plan, tmp_path / "run")) == bits(done(plan, tmp_path / "whole"))
 
 

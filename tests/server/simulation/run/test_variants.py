@@ -3,9 +3,9 @@
 import pytest
 
 from edge_client.bundle.folder import Bundle
-from server.jobs.assignment import RoundSlot
+from server.policy.assignment import RoundSlot
 from server.simulation.plan import plan_for
-from server.simulation.run.variants import ways_in
+from server.simulation.run.variants import variants_in
 
 GIVEN = {"method": "spry", "preset": None, "model": "tiny", "data": "news", "seed": 0, "adapter": {}}
 
@@ -24,10 +24,10 @@ def test_clients_train_as_a_server_would_have_them(bundle, able, passes, depths,
     with Bundle.open(bundle) as opened:
         manifest = opened.manifest
     plan = plan_for(settings={"training": {"batch": 2, "length": 8}, "passes": passes}, able=able, **GIVEN)
-    ways = ways_in(plan, plan.settings, manifest, clients=8)
-    assert (ways.of(0).exact_blocks, ways.of(7).exact_blocks) == depths
-    assert ways.of(3) == ways.of(0)
-    assert ways.place(RoundSlot(0, (0,))).units == units
+    variants = variants_in(plan, plan.settings, manifest, clients=8)
+    assert (variants.of(0).exact_blocks, variants.of(7).exact_blocks) == depths
+    assert variants.of(3) == variants.of(0)
+    assert variants.slot(RoundSlot(0, (0,))).units == units
 
 
 @pytest.mark.parametrize(("others", "depth"), [("block", 1), ("forward", 0), ("absent", 1)])
@@ -37,16 +37,16 @@ def test_the_others_go_back_through_a_block_or_not_at_all(bundle, others, depth)
     settings = {"training": {"batch": 2, "length": 8}, "per_round": 2}
     plan = plan_for(settings=settings, able=0.5, others=others, clients=8, **GIVEN)
     assert plan.present == (4 if others == "absent" else 8)
-    assert ways_in(plan, plan.settings, manifest, clients=8).of(7).exact_blocks == depth
+    assert variants_in(plan, plan.settings, manifest, clients=8).of(7).exact_blocks == depth
 
 
 def test_who_has_no_choice_keeps_to_the_settings(bundle):
     with Bundle.open(bundle) as opened:
         manifest = opened.manifest
     plan = plan_for(settings={"training": {"estimator": "forward"}}, **GIVEN)
-    ways = ways_in(plan, plan.settings, manifest, clients=8)
-    assert ways.of(0) == ways.of(7) == plan.settings.training
-    assert ways.place(RoundSlot(0, (0, 1))).units == (0, 1)
+    variants = variants_in(plan, plan.settings, manifest, clients=8)
+    assert variants.of(0) == variants.of(7) == plan.settings.training
+    assert variants.slot(RoundSlot(0, (0, 1))).units == (0, 1)
 
 
 def test_a_step_has_the_budget_that_jobs_start_from():

@@ -14,7 +14,7 @@ import dev.spry.core.data.Source;
 import dev.spry.core.data.Template;
 import dev.spry.core.generation.Conversation;
 import dev.spry.core.generation.Generator;
-import dev.spry.core.generation.Wish;
+import dev.spry.core.generation.GenerationConfig;
 import dev.spry.core.store.Store;
 import dev.spry.core.wire.CheckedIn;
 import dev.spry.core.wire.Server;
@@ -262,10 +262,10 @@ public final class Client implements Closeable {
     }
 
     /** What a language model goes on with, piece by piece as it comes, by the weights that `predict` takes. */
-    public void generate(String prompt, Wish wish, boolean personal, Generator.Pieces pieces) throws IOException {
+    public void generate(String prompt, GenerationConfig config, boolean personal, Generator.Pieces pieces) throws IOException {
         Trained trained = writing(personal);
         try (Workbench bench = bench(trained)) {
-            new Generator(bench.manifest, bench.tokenizer, bench.runner, trained.weights).text(prompt, wish, pieces);
+            new Generator(bench.manifest, bench.tokenizer, bench.runner, trained.weights).text(prompt, config, pieces);
         }
     }
 

@@ -16,7 +16,7 @@ import dev.spry.core.bundle.Bundle;
 import dev.spry.core.data.Example;
 import dev.spry.core.data.FileSource;
 import dev.spry.core.generation.Conversation;
-import dev.spry.core.generation.Wish;
+import dev.spry.core.generation.GenerationConfig;
 import dev.spry.core.wire.Trust;
 
 /**
@@ -112,15 +112,15 @@ public final class JoinMain {
 
     /** Each answer, and how many messages are forgotten by then. */
     private void chat(Client client) throws IOException, JSONException {
-        Wish wish = new Wish();
-        wish.maxTokens = Integer.parseInt(options.getOrDefault("--max-tokens", "0"));
-        wish.sampling.temperature = Double.parseDouble(options.getOrDefault("--temperature", "0"));
-        wish.sampling.seed = options.containsKey("--seed") ? Long.parseLong(options.get("--seed")) : null;
+        GenerationConfig config = new GenerationConfig();
+        config.maxTokens = Integer.parseInt(options.getOrDefault("--max-tokens", "0"));
+        config.sampling.temperature = Double.parseDouble(options.getOrDefault("--temperature", "0"));
+        config.sampling.seed = options.containsKey("--seed") ? Long.parseLong(options.get("--seed")) : null;
         PrintStream out = new PrintStream(System.out, true, "UTF-8");
         try (Conversation said = client.chat(options.get("--system"), options.containsKey("--personal"))) {
             for (String text : options.get("--chat").split("\\|")) {
                 StringBuilder answer = new StringBuilder();
-                said.answer(text, wish, piece -> {
+                said.answer(text, config, piece -> {
                     answer.append(piece);
                     return true;
                 });

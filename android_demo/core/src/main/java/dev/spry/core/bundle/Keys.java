@@ -4,11 +4,10 @@ import java.nio.charset.StandardCharsets;
 import java.security.SecureRandom;
 import java.util.Base64;
 
+import dev.spry.core.SpryException;
 import org.bouncycastle.crypto.params.Ed25519PrivateKeyParameters;
 import org.bouncycastle.crypto.params.Ed25519PublicKeyParameters;
 import org.bouncycastle.crypto.signers.Ed25519Signer;
-
-import dev.spry.core.SpryException;
 
 /** Keys (Ed25519) of publishers and of devices: 43 characters of base64url, as `spry keys` prints them. */
 public final class Keys {

@@ -7,17 +7,16 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-import org.json.JSONArray;
 import org.json.JSONException;
 import org.json.JSONObject;
 
@@ -41,32 +40,35 @@ public final class Manifest {
     /** Label of a token or span that does not count, as in Hugging Face. */
     public static final int IGNORED = -100;
 
+    /** Whether the export looked for the words of a chat template. */
+    private boolean tellsTurns;
+
+    // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     public final String madeBy;
     public final Model model;
     public final Adapter adapter;
-    /** The token inputs in order: input_ids, attention_mask, … */
+    /** The token inputs in order: `input_ids`, `attention_mask`, … */
     public final List<String> inputs;
     public final List<Unit> units;
     public final List<Parameter> head;
     public final List<Segment> segments;
+    /** (batch, length) pairs for which there are programs. */
     public final List<Shape> shapes;
     /** Values of K for which there are programs. */
     public final List<Integer> directions;
-    /** The path of tokenizer.json; null where there is none. */
+    /** The path of `tokenizer.json`. */
     public final String tokenizer;
     public final int padTokenId;
-    /** The path of the tokenizer's chat template and special tokens; null where there are none. */
-    public final String chatTemplate;
-    /** The chat template in plain words; null where it does more than put words around messages. */
-    public final Turns turns;
-    /** Whether the export looked for them. */
-    public final boolean tellsTurns;
     public final Map<String, RuntimeSpec> runtimes;
     public final List<FileSpec> files;
-    /** What programs that generate text can hold; null where there are none. */
+    /** null where no linear layer of the head gives the logits. */
+    public final Features features;
+    /** The path of the tokenizer's chat template and special tokens; of language models alone. */
+    public final String chatTemplate;
+    /** The chat template for readers that have no Jinja; null where it does more than write words around messages. */
+    public final Turns turns;
+    /** null where the bundle has no programs that generate. */
     public final Generation generation;
-    /** The layer that gives the logits, whose features are known: its parameters; none where they are not. */
-    private final Set<String> logits;
 
     private Manifest(JSONObject json) throws JSONException {
         madeBy = json.getString("made_by");
@@ -76,22 +78,22 @@ public final class Manifest {
         units = Json.list(json.getJSONArray("units"), Unit::new);
         head = Json.list(json.getJSONArray("head"), Parameter::new);
         segments = Json.list(json.getJSONArray("segments"), Segment::new);
-        shapes = shapes(json.getJSONArray("shapes"));
-        directions = integers(json.getJSONArray("directions"));
+        shapes = Json.arrays(json.getJSONArray("shapes"), Shape::new);
+        directions = Json.integers(json.getJSONArray("directions"));
         tokenizer = json.isNull("tokenizer") ? null : json.getString("tokenizer");
         padTokenId = json.getInt("pad_token_id");
+        runtimes = Json.map(json.getJSONObject("runtimes"), (map, key) -> new RuntimeSpec(map.getJSONObject(key)));
+        files = Json.list(json.getJSONArray("files"), FileSpec::new);
+        features = json.isNull("features") ? null : new Features(json.getJSONObject("features"));
         chatTemplate = json.isNull("chat_template") ? null : json.getString("chat_template");
         turns = json.isNull("turns") ? null : new Turns(json.getJSONObject("turns"));
-        tellsTurns = json.has("turns");
-        runtimes = runtimes(json.getJSONObject("runtimes"));
-        files = Json.list(json.getJSONArray("files"), FileSpec::new);
         generation = json.isNull("generation") ? null : new Generation(json.getJSONObject("generation"));
-        logits = new LinkedHashSet<>();
-        if (!json.isNull("features")) {
-            JSONObject features = json.getJSONObject("features");
-            logits.add(features.getString("weight"));
-            logits.add(features.getString("bias"));
-        }
+    }
+
+    // --- by hand ---
+
+    public boolean tellsTurns() {
+        return tellsTurns;
     }
 
     /** The manifest in a file. */
@@ -114,6 +116,7 @@ public final class Manifest {
         try {
             checkSchema(json.getInt("schema"), where);
             Manifest manifest = new Manifest(json);
+            manifest.tellsTurns = json.has("turns");
             manifest.checkReferences(where);
             return manifest;
         } catch (JSONException | ArithmeticException error) {
@@ -154,7 +157,7 @@ public final class Manifest {
     public Map<String, Unit> bottlenecks() {
         Map<String, Unit> found = new LinkedHashMap<>();
         for (Unit unit : units) {
-            if (unit.atBottleneck) {
+            if (unit.atBottleneck()) {
                 found.put(unit.parameters.get(0).name, unit);
             }
         }
@@ -173,36 +176,11 @@ public final class Manifest {
     /** The head's parameters before the layer that gives the logits, where that layer's features are known. */
     public Set<String> beforeLogits() {
         Set<String> names = headNames();
-        names.removeAll(logits.isEmpty() ? names : logits);
+        names.removeAll(features == null ? names : Arrays.asList(features.weight, features.bias));
         return names;
     }
 
     // --- reading ---
-
-    private static List<Shape> shapes(JSONArray json) throws JSONException {
-        List<Shape> found = new ArrayList<>();
-        for (int i = 0; i < json.length(); i++) {
-            found.add(new Shape(json.getJSONArray(i)));
-        }
-        return Collections.unmodifiableList(found);
-    }
-
-    private static List<Integer> integers(JSONArray json) throws JSONException {
-        List<Integer> found = new ArrayList<>();
-        for (int number : Json.ints(json)) {
-            found.add(number);
-        }
-        return Collections.unmodifiableList(found);
-    }
-
-    private static Map<String, RuntimeSpec> runtimes(JSONObject json) throws JSONException {
-        Map<String, RuntimeSpec> found = new LinkedHashMap<>();
-        for (Iterator<String> names = json.keys(); names.hasNext(); ) {
-            String name = names.next();
-            found.put(name, new RuntimeSpec(json.getJSONObject(name)));
-        }
-        return Collections.unmodifiableMap(found);
-    }
 
     private static void checkSchema(int schema, String where) {
         if (schema > SCHEMA) {

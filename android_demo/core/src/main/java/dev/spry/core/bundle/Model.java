@@ -7,9 +7,9 @@ import org.json.JSONObject;
 
 /** The base model. */
 public final class Model {
+    // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     public final String name;
     public final String architecture;
-    /** "seq-cls", "qa" or "causal-lm". */
     public final String task;
     public final List<String> labels;
     public final int blocks;
@@ -24,6 +24,6 @@ public final class Model {
         labels = Json.strings(json.getJSONArray("labels"));
         blocks = json.getInt("blocks");
         parameters = json.getLong("parameters");
-        vocabulary = json.optLong("vocabulary");
+        vocabulary = json.isNull("vocabulary") ? 0 : json.getLong("vocabulary");
     }
 }

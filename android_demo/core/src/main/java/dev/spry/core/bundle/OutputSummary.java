@@ -5,8 +5,10 @@ import org.json.JSONObject;
 
 /** An output in a few numbers. */
 public final class OutputSummary {
+    // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     /** The root of its mean square. */
     public final double size;
+    /** Some of it, from the first to the last at equal distances. */
     private final double[] samples;
 
     OutputSummary(JSONObject json) throws JSONException {
@@ -14,7 +16,6 @@ public final class OutputSummary {
         samples = Json.doubles(json.getJSONArray("samples"));
     }
 
-    /** Some of it, from the first to the last at equal distances. */
     public double[] samples() {
         return samples.clone();
     }

@@ -7,9 +7,9 @@ import org.json.JSONObject;
 
 /** One program of one segment at one shape, inputs and outputs in the order the file wants them. */
 public final class ProgramSpec {
-    /** "plain", "enter", "dual", "scalar" or "vjp". */
-    public final String kind;
+    // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     public final String segment;
+    public final String kind;
     public final int batch;
     public final int length;
     /** K; 0 where the program carries no tangents. */
@@ -26,8 +26,8 @@ public final class ProgramSpec {
     public final long peakBytes;
 
     ProgramSpec(JSONObject json) throws JSONException {
-        kind = json.getString("kind");
         segment = json.getString("segment");
+        kind = json.getString("kind");
         batch = json.getInt("batch");
         length = json.getInt("length");
         directions = json.getInt("directions");
@@ -39,6 +39,8 @@ public final class ProgramSpec {
         loadBytes = json.getLong("load_bytes");
         peakBytes = json.getLong("peak_bytes");
     }
+
+    // --- by hand ---
 
     public String name() {
         return segment + "." + kind + " [" + batch + "x" + length + (directions == 0 ? "" : ", K=" + directions) + "]";

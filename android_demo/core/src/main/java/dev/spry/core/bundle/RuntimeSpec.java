@@ -9,27 +9,30 @@ import org.json.JSONObject;
 
 /** What the bundle holds for one runtime. */
 public final class RuntimeSpec {
-    /** "none", "int8" or "int4". */
+    // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     public final String precision;
     public final List<ProgramSpec> programs;
-    /** Those that generate text; none where the bundle cannot. */
-    public final List<ProgramSpec> generation;
     /** What its programs need beside their own files: weights that several share. */
     public final List<String> files;
     /** By which a device finds out whether its runtime computes as the exporter's did. */
     public final List<Trial> trials;
+    /**
+     * `prefill` and `decode` of each segment; apart from the others, since readers that know no generation pass them
+     * by.
+     */
+    public final List<ProgramSpec> generation;
 
     RuntimeSpec(JSONObject json) throws JSONException {
         precision = json.getString("precision");
         programs = Json.list(json.getJSONArray("programs"), ProgramSpec::new);
-        generation = json.has("generation")
-                ? Json.list(json.getJSONArray("generation"), ProgramSpec::new)
-                : Collections.<ProgramSpec>emptyList();
-        files = json.has("files") ? Json.strings(json.getJSONArray("files")) : Collections.<String>emptyList();
-        trials = json.has("trials")
-                ? Json.list(json.getJSONArray("trials"), Trial::new)
-                : Collections.<Trial>emptyList();
+        files = json.isNull("files") ? Collections.<String>emptyList() : Json.strings(json.getJSONArray("files"));
+        trials = json.isNull("trials")
+                ? Collections.<Trial>emptyList() : Json.list(json.getJSONArray("trials"), Trial::new);
+        generation = json.isNull("generation")
+                ? Collections.<ProgramSpec>emptyList() : Json.list(json.getJSONArray("generation"), ProgramSpec::new);
     }
+
+    // --- by hand ---
 
     /** Of both kinds. */
     public List<ProgramSpec> allPrograms() {

@@ -5,6 +5,7 @@ import org.json.JSONObject;
 
 /** An input or output of a program; dtypes are numpy's names. */
 public final class TensorSpec {
+    // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     public final String name;
     public final String dtype;
     private final int[] shape;

@@ -7,20 +7,30 @@ import org.json.JSONObject;
 
 /** How a chat template writes thoughts, which stand between two words at an answer's beginning. */
 public final class Thoughts {
-    private final String opens;
-    private final String closes;
+    // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
+    public final String opens;
+    public final String closes;
     /** What an answer and its thoughts lose of these characters, where they meet these words. */
-    private final String strips;
-    /** What stands around the thoughts of an answer that ends the conversation; null where all are hidden. */
-    private final List<String> around;
+    public final String strips;
+    /**
+     * What stands around the thoughts of an answer that ends the conversation, though they be empty. Those of earlier
+     * answers are hidden; null: all are.
+     */
+    public final List<String> around;
 
     Thoughts(JSONObject json) throws JSONException {
         opens = json.getString("opens");
         closes = json.getString("closes");
-        strips = json.getString("strips");
-        around = json.isNull("around") ? null : Json.strings(json.getJSONArray("around"));
-        if (closes.isEmpty() || around != null && around.size() != 2) {
-            throw new JSONException("thoughts of turns must have a word that closes them, and two texts around them");
+        strips = json.isNull("strips") ? "" : json.getString("strips");
+        around = json.isNull("around") ? null : Json.strings(json.getJSONArray("around"), 2);
+        check();
+    }
+
+    // --- by hand ---
+
+    private void check() throws JSONException {
+        if (closes.isEmpty()) {
+            throw new JSONException("thoughts of turns must have a word that closes them");
         }
     }
 

@@ -7,6 +7,7 @@ import org.json.JSONObject;
 
 /** What came of a program, where the bundle was written, on inputs that a seed gives. */
 public final class Trial {
+    // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     /** Its name. */
     public final String program;
     /** How far an output may be off elsewhere, in parts of its size. */

@@ -65,7 +65,7 @@ public final class Template {
         if (fields.optString("chat_template").isEmpty()) {
             return "the bundle's tokenizer has no chat template, so messages cannot be read" + INSTEAD;
         }
-        if (!manifest.tellsTurns) {
+        if (!manifest.tellsTurns()) {
             return "the bundle was exported before this app could be told of its chat template: export it again";
         }
         return "the chat template does more than put words around messages, and this app does not run it" + INSTEAD;
@@ -91,12 +91,12 @@ public final class Template {
             throw new DataException(
                     "has no message of the role 'assistant': there is nothing to learn; add the answer");
         }
-        if (turns.before == null) {
+        if (turns.answers == null) {
             throw new DataException("the chat template writes answers now in one way and now in another, so what of"
                     + " them is learnt is not known" + INSTEAD);
         }
-        int before = count(Today.in(turns.before));
-        int behind = count(Today.in(turns.behind));
+        int before = count(Today.in(turns.answers.get(0)));
+        int behind = count(Today.in(turns.answers.get(1)));
         int[][] learnt = new int[spans.size()][];
         for (int i = 0; i < learnt.length; i++) {
             int[] span = spans.get(i);

@@ -47,22 +47,22 @@ public final class Conversation implements Closeable {
      * Tells the answer piece by piece; the oldest messages but the system's make room. What cannot be answered changes
      * nothing.
      */
-    public void answer(String said, Wish wish, Generator.Pieces pieces) throws IOException {
-        wish.check();
+    public void answer(String said, GenerationConfig config, Generator.Pieces pieces) throws IOException {
+        config.check();
         List<Message> asked = new ArrayList<>(messages);
         asked.add(new Message(Message.USER, said));
-        int room = generator.length() - (wish.maxTokens > 0 ? wish.maxTokens : generator.length() / ANSWER);
+        int room = generator.length() - (config.maxTokens > 0 ? config.maxTokens : generator.length() / ANSWER);
         List<Integer> tokens = generator.encoded(template.asking(asked), false);
         while (tokens.size() > room && asked.size() > kept + 1) {
             asked.subList(kept, kept + 2).clear(); // a question and its answer
             tokens = generator.encoded(template.asking(asked), false);
         }
-        generator.room(tokens.size(), wish.maxTokens);
+        generator.room(tokens.size(), config.maxTokens);
         forgotten += messages.size() + 1 - asked.size();
         messages = asked;
         StringBuilder answer = new StringBuilder();
         try {
-            generator.text(tokens, wish, piece -> {
+            generator.text(tokens, config, piece -> {
                 answer.append(piece);
                 return pieces.said(piece);
             });

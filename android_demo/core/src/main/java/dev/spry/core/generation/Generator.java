@@ -5,7 +5,6 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 
 import dev.spry.core.BundleException;
 import dev.spry.core.ProgramInputException;
@@ -18,7 +17,7 @@ import dev.spry.core.text.Tokenizer;
 public final class Generator {
     private final Decoder decoder;
     private final Tokenizer tokenizer;
-    private final Set<Integer> ends;
+    private final List<Integer> ends;
     private final List<Integer> read = new ArrayList<>();
 
     /** Hears each piece of a text. */
@@ -37,18 +36,18 @@ public final class Generator {
     }
 
     /** Tells the text that follows, piece by piece. */
-    public void text(String prompt, Wish wish, Pieces pieces) throws IOException {
-        wish.check();
-        text(encoded(prompt, true), wish, pieces);
+    public void text(String prompt, GenerationConfig config, Pieces pieces) throws IOException {
+        config.check();
+        text(encoded(prompt, true), config, pieces);
     }
 
     /** The same, of a prompt's tokens. */
-    void text(List<Integer> prompt, Wish wish, Pieces pieces) throws IOException {
+    void text(List<Integer> prompt, GenerationConfig config, Pieces pieces) throws IOException {
         List<Integer> tokens = new ArrayList<>(prompt);
-        int left = room(tokens.size(), wish.maxTokens);
-        Sampler sampler = new Sampler(wish.sampling);
+        int left = room(tokens.size(), config.maxTokens);
+        Sampler sampler = new Sampler(config.sampling);
         Detokenizer words = new Detokenizer(tokenizer);
-        StopWords stops = new StopWords(wish.stop);
+        StopWords stops = new StopWords(config.stop);
         List<Integer> pending = unread(tokens);
         for (; left > 0; left--) {
             int token = sampler.choose(reading(pending), tokens);

@@ -33,7 +33,7 @@ public final class Changes {
     private static Tensor change(List<Parameter> parameters, Map<String, Tensor> own, Map<String, Tensor> start) {
         int size = 0;
         for (Parameter parameter : parameters) {
-            size += parameter.size;
+            size += parameter.size();
         }
         float[] found = new float[size];
         int at = 0;

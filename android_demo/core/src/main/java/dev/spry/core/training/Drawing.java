@@ -68,7 +68,7 @@ public final class Drawing {
         List<Parameter> parameters = moving(unit);
         int size = 0;
         for (Parameter parameter : parameters) {
-            size += parameter.size;
+            size += parameter.size();
         }
         if (size == 0) {
             return;
@@ -77,16 +77,16 @@ public final class Drawing {
         float[] drawn = Directions.draw(seed, unit, size, iteration, training.directions, examples, training.kind);
         int start = 0;
         for (Parameter parameter : parameters) {
-            float[] values = new float[training.directions * rows * parameter.size];
+            float[] values = new float[training.directions * rows * parameter.size()];
             for (int k = 0; k < training.directions; k++) {
                 for (int row = 0; row < rows; row++) {
                     int from = (k * rows + row) * size + start;
-                    System.arraycopy(drawn, from, values, (k * rows + row) * parameter.size, parameter.size);
+                    System.arraycopy(drawn, from, values, (k * rows + row) * parameter.size(), parameter.size());
                 }
             }
             int[] shape = Rowwise.shaped(training.directions * rows, parameter.shape());
             found.put(parameter.name, Tensor.of(values, shape));
-            start += parameter.size;
+            start += parameter.size();
         }
     }
 
@@ -107,7 +107,7 @@ public final class Drawing {
         long[] kept = mask.longs();
         manifest.bottlenecks().forEach((name, unit) -> {
             Tensor direction = found.get(name);
-            if (direction != null && !unit.ofOneToken) {
+            if (direction != null && unit.token == null) {
                 int[] shape = direction.shape();
                 int rank = shape[shape.length - 1];
                 float[] values = direction.floats().clone();
@@ -195,9 +195,9 @@ public final class Drawing {
         Map<String, Tensor> found = new LinkedHashMap<>();
         int start = 0;
         for (Parameter parameter : manifest.head) {
-            float[] part = Arrays.copyOfRange(flat, start, start + parameter.size);
+            float[] part = Arrays.copyOfRange(flat, start, start + parameter.size());
             found.put(parameter.name, Tensor.of(part, parameter.shape()));
-            start += parameter.size;
+            start += parameter.size();
         }
         return found;
     }
@@ -208,7 +208,7 @@ public final class Drawing {
         int size = 0;
         for (Parameter parameter : manifest.head) {
             parts.add(gradients.get(parameter.name).floats());
-            size += parameter.size;
+            size += parameter.size();
         }
         float[] flat = new float[size];
         int start = 0;

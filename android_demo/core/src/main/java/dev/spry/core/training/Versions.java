@@ -77,7 +77,7 @@ public final class Versions {
     static int largest(Manifest manifest) {
         long each = 0;
         for (Parameter parameter : manifest.parameters()) {
-            each += 4L * parameter.size + parameter.name.length() + HEADER;
+            each += 4L * parameter.size() + parameter.name.length() + HEADER;
         }
         return (int) Math.min(COPIES * each + SLACK, Integer.MAX_VALUE);
     }

@@ -40,19 +40,19 @@ final class GenerateMain {
     }
 
     private static String written(Generator generator, JSONObject given) throws Exception {
-        Wish wish = new Wish();
-        wish.maxTokens = given.optInt("max_tokens");
-        wish.sampling.temperature = given.optDouble("temperature", 0);
-        wish.sampling.topK = given.optInt("top_k");
-        wish.sampling.topP = given.optDouble("top_p", 1);
-        wish.sampling.repetitionPenalty = given.optDouble("repetition_penalty", 1);
-        wish.sampling.seed = given.has("seed") ? given.getLong("seed") : null;
+        GenerationConfig config = new GenerationConfig();
+        config.maxTokens = given.optInt("max_tokens");
+        config.sampling.temperature = given.optDouble("temperature", 0);
+        config.sampling.topK = given.optInt("top_k");
+        config.sampling.topP = given.optDouble("top_p", 1);
+        config.sampling.repetitionPenalty = given.optDouble("repetition_penalty", 1);
+        config.sampling.seed = given.has("seed") ? given.getLong("seed") : null;
         for (int i = 0; given.has("stop") && i < given.getJSONArray("stop").length(); i++) {
-            wish.stop.add(given.getJSONArray("stop").getString(i));
+            config.stop.add(given.getJSONArray("stop").getString(i));
         }
         int most = given.optInt("pieces", Integer.MAX_VALUE);
         List<String> pieces = new ArrayList<>();
-        generator.text(given.getString("prompt"), wish, piece -> pieces.add(piece) && pieces.size() < most);
+        generator.text(given.getString("prompt"), config, piece -> pieces.add(piece) && pieces.size() < most);
         return String.join("", pieces);
     }
 

@@ -9,7 +9,7 @@ from edge_client.estimators.exact import ExactGradient
 from edge_client.estimators.forward import Forward
 from edge_client.estimators.mixed import Mixed
 from edge_client.wire.protocol import Training
-from server.jobs.passes import ONE_TOKEN, carried, passes
+from server.policy.passes import ONE_TOKEN, carried, passes
 from server.simulation.methods.fwdllm import ClosestDirection
 
 

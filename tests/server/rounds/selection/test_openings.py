@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.rounds.places.openings import Opening, wait_until
+from server.rounds.selection.openings import Opening, wait_until
 from tests.server.rounds.test_rounds import play
 
 

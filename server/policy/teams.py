@@ -6,7 +6,7 @@ team. With fewer devices than a round wants the teams are filled one after the o
 
 from __future__ import annotations
 
-from server.jobs.assignment import Assignment, RoundSlot, slots
+from server.policy.assignment import RoundSlot, Split, slots
 
 SPARE = 2
 """Devices of a team that may vanish."""
@@ -16,13 +16,13 @@ def teams_of(per_round: int, least: int) -> int:
     return max(1, per_round // (least + SPARE))
 
 
-def team_slots(assignment: Assignment, units: int, teams: int, places: int, least_units: int) -> list[RoundSlot]:
-    """So many places, those of a team one after the other."""
+def team_slots(assignment: Split, units: int, teams: int, count: int, least_units: int) -> list[RoundSlot]:
+    """So many slots, those of a team one after the other."""
     groups = [slot.units for slot in slots(assignment, units, teams, teams, least_units)]
-    return [RoundSlot(number, groups[number * teams // places]) for number in range(places)]
+    return [RoundSlot(number, groups[number * teams // count]) for number in range(count)]
 
 
-def team_in_turn(number: int, teams: int, places: int) -> frozenset[int]:
-    """The places that a round fills first."""
+def team_in_turn(number: int, teams: int, count: int) -> frozenset[int]:
+    """The slots that a round fills first."""
     first = (number - 1) % teams
-    return frozenset(place for place in range(places) if place * teams // places == first)
+    return frozenset(slot for slot in range(count) if slot * teams // count == first)

@@ -11,11 +11,11 @@ from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import numbers_moved
 from edge_client.wire.protocol import Training
 from server.jobs.completion import complete
-from server.jobs.depths import common_units
-from server.jobs.directions import MOST, TEXTS, ForwardPlan, forward_plan
-from server.jobs.passes import ONE_TOKEN, passes
 from server.jobs.presets import merged, preset_for, start_of
 from server.jobs.settings import JobSettings
+from server.policy.depths import common_units
+from server.policy.directions import MOST, TEXTS, ForwardPlan, forward_plan
+from server.policy.passes import ONE_TOKEN, passes
 
 OPEN = Training(batch=2, length=8, directions=0)
 LAST, ALL = (2, 3), (0, 1, 2, 3)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, insert, or_, select, union_all, update
 
 from edge_client.wire.protocol import Mode, Report
-from server.storage.schema.rows import Part, PartState, Reported, Round, Sent
+from server.storage.schema.rows import Assignment, AssignmentState, Reported, Round, Sent
 from server.storage.schema.tables import devices, rounds, scalars, tasks
 
 _MOST_NORMS = 300
@@ -17,41 +17,43 @@ _MOST_NORMS = 300
 _MOST_MISSED = 8
 """More in a row say nothing more."""
 _TIME_IS_UP = func.coalesce(tasks.c.until, rounds.c.deadline)
-"""Of a part."""
+"""When an assignment has to be reported."""
+_OTHERWISE = "units", "variant", "sent"
+"""Fields that are no columns of the same name and type."""
 
 # --- looked up -------------------------------------------------------------------------------------------------------
 
 
-def find(connection: Connection, part: str) -> Part | None:
+def find(connection: Connection, part: str) -> Assignment | None:
     row = connection.execute(select(tasks).where(tasks.c.id == part)).mappings().one_or_none()
-    return None if row is None else part_in(row)
+    return None if row is None else assignment_in(row)
 
 
-def find_open(connection: Connection, device: str) -> Part | None:
+def find_open(connection: Connection, device: str) -> Assignment | None:
     """The one that a device is at work on."""
     query = select(tasks).where(tasks.c.device == device, tasks.c.state == "open")
     row = connection.execute(query).mappings().one_or_none()
-    return None if row is None else part_in(row)
+    return None if row is None else assignment_in(row)
 
 
 def devices_at_work(connection: Connection) -> set[str]:
-    """All that have an open part."""
+    """All that have an open assignment."""
     return set(connection.execute(select(tasks.c.device).where(tasks.c.state == "open")).scalars())
 
 
 def newest_round(connection: Connection, device: str, job: str, since: int) -> int | None:
-    """The last round of a job, from one on, that a device had a part in."""
+    """The last round of a job, from one on, that a device had an assignment in."""
     query = select(func.max(tasks.c.round)).where(tasks.c.job == job, tasks.c.round >= since, tasks.c.device == device)
     return connection.scalar(query)
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place of a round, and the device that has or had it."""
+class TakenSlot:
+    """A slot of a round, and the device that has or had it."""
 
     device: str
     slot: int
-    state: PartState
+    state: AssignmentState
 
     @property
     def is_live(self) -> bool:
@@ -60,16 +62,16 @@ class Place:
 
 
 class Missed(NamedTuple):
-    """Parts in a row of which nothing came before their round's time was up."""
+    """Assignments in a row of which nothing came before their round's time was up."""
 
     times: int
     last: float
     """When the newest was given up."""
 
 
-def places(connection: Connection, round_: Round) -> list[Place]:
+def taken_slots(connection: Connection, round_: Round) -> list[TakenSlot]:
     query = select(tasks.c.device, tasks.c.slot, tasks.c.state).where(*_of(round_))
-    return [Place(*row) for row in connection.execute(query)]
+    return [TakenSlot(*row) for row in connection.execute(query)]
 
 
 def has_accepted(connection: Connection, round_: Round, device: str) -> bool:
@@ -79,15 +81,15 @@ def has_accepted(connection: Connection, round_: Round, device: str) -> bool:
 
 
 def open_seeds(connection: Connection, round_: Round) -> set[int]:
-    """The seeds of the parts that devices are at work on."""
+    """The seeds of the assignments that devices are at work on."""
     query = select(tasks.c.seed).where(*_of(round_), tasks.c.state == "open")
     return set(connection.execute(query).scalars())
 
 
 def accepted(connection: Connection, round_: Round) -> list[Reported]:
-    """The accepted parts of a round, in the order of their slots."""
+    """The accepted assignments of a round, in the order of their slots."""
     query = select(tasks).where(*_of(round_), tasks.c.state == "accepted").order_by(tasks.c.slot, tasks.c.id)
-    return [Reported(part_in(row)) for row in connection.execute(query).mappings()]
+    return [Reported(assignment_in(row)) for row in connection.execute(query).mappings()]
 
 
 def accepted_devices(connection: Connection, round_: Round) -> list[str]:
@@ -107,11 +109,11 @@ def accepted_norms(connection: Connection, job: str, *, since: int, until: int) 
     return [(number, norms) for number, norms in connection.execute(query) if norms]
 
 
-def part_in(row: RowMapping) -> Part:
+def assignment_in(row: RowMapping) -> Assignment:
     """A row of all columns of `tasks`, maybe with more."""
-    own = {field.name: row[field.name] for field in fields(Part) if field.name not in ("units", "sent")}
+    own = {field.name: row[field.name] for field in fields(Assignment) if field.name not in _OTHERWISE}
     sent = None if row["update"] is None else Sent(row["update"], Report(**row["report"]), row["norms"])
-    return Part(**own, units=tuple(row["units"]), sent=sent)
+    return Assignment(**own, units=tuple(row["units"]), variant=row["way"], sent=sent)
 
 
 def _of(round_: Round) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
@@ -122,17 +124,17 @@ def _of(round_: Round) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 
 @dataclass(frozen=True)
-class NamedPart:
-    """A part, and the name of its device."""
+class NamedAssignment:
+    """An assignment, and the name of its device."""
 
-    part: Part
+    assignment: Assignment
     device: str
     has_scalars: bool
     """Whether its report of the open iteration has come."""
 
 
-def named(connection: Connection, round_: Round) -> list[NamedPart]:
-    """A round's parts in the order of their slots, and those of a slot as they were given out."""
+def named(connection: Connection, round_: Round) -> list[NamedAssignment]:
+    """A round's assignments in the order of their slots, and those of a slot as they were given out."""
     query = (
         select(tasks, devices.c.name, scalars.c.task.label("sent"))
         .join(devices, devices.c.id == tasks.c.device)
@@ -141,7 +143,7 @@ def named(connection: Connection, round_: Round) -> list[NamedPart]:
         .order_by(tasks.c.slot, tasks.c.created)
     )
     rows = connection.execute(query).mappings()
-    return [NamedPart(part_in(row), row["name"], row["sent"] is not None) for row in rows]
+    return [NamedAssignment(assignment_in(row), row["name"], row["sent"] is not None) for row in rows]
 
 
 def count_accepted(connection: Connection, round_: Round) -> int:
@@ -150,7 +152,7 @@ def count_accepted(connection: Connection, round_: Round) -> int:
 
 
 def count_pending(connection: Connection, round_: Round, mode: Mode) -> int:
-    """Open parts whose report, in mode iteration that of the open iteration, has not come."""
+    """Open assignments whose report, in mode iteration that of the open iteration, has not come."""
     query = select(func.count()).where(*_of(round_), tasks.c.state == "open")
     if mode == "iteration":
         reported = select(scalars.c.task).where(
@@ -166,7 +168,7 @@ def count_by_state(connection: Connection) -> dict[str, int]:
 
 
 def count_in(connection: Connection, job: str, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
-    """How many parts each of these rounds has, by state."""
+    """How many assignments each of these rounds has, by state."""
     query = (
         select(tasks.c.round, tasks.c.state, func.count())
         .where(tasks.c.job == job, tasks.c.round.in_(numbers))
@@ -181,14 +183,16 @@ def count_in(connection: Connection, job: str, numbers: Sequence[int]) -> dict[i
 # --- given out, and ended --------------------------------------------------------------------------------------------
 
 
-def add(connection: Connection, part: Part) -> None:
-    """An open one; the database refuses a slot that is another's, a second part of the round, and a second open one."""
-    values = {name: value for name, value in vars(part).items() if name != "sent"}
-    connection.execute(insert(tasks).values(values | {"units": list(part.units), "sole": True}))
+def add(connection: Connection, assignment: Assignment) -> None:
+    """Add an open one; the database refuses another's slot, a second one of the round, and a second open one."""
+    values = {name: value for name, value in vars(assignment).items() if name not in _OTHERWISE}
+    connection.execute(
+        insert(tasks).values(values | {"units": list(assignment.units), "way": assignment.variant, "sole": True})
+    )
 
 
-def last_trouble(connection: Connection, job: str, device: str, since: float) -> Part | None:
-    """The newest part of this job that a device gave back, or was refused for, after a time."""
+def last_trouble(connection: Connection, job: str, device: str, since: float) -> Assignment | None:
+    """The newest assignment of this job that a device gave back, or was refused for, after a time."""
     query = (
         select(tasks)
         .where(
@@ -201,11 +205,11 @@ def last_trouble(connection: Connection, job: str, device: str, since: float) ->
         .limit(1)
     )
     row = connection.execute(query).mappings().one_or_none()
-    return None if row is None else part_in(row)
+    return None if row is None else assignment_in(row)
 
 
 def missed(connection: Connection, device: str) -> Missed:
-    """A device's newest parts that ran out of their round's time one after the other."""
+    """A device's newest assignments that ran out of their round's time one after the other."""
     query = (
         select(tasks.c.state, tasks.c.ended, _TIME_IS_UP)
         .join(rounds, and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round))
@@ -221,8 +225,8 @@ def missed(connection: Connection, device: str) -> Missed:
     return Missed(len(ends), max(ends, default=0.0))
 
 
-def last_timed(connection: Connection, job: str, device: str) -> Part | None:
-    """A device's newest part of a job that says how long one takes: an accepted one, or one that took too long."""
+def last_timed(connection: Connection, job: str, device: str) -> Assignment | None:
+    """A device's newest assignment of a job that tells how long one takes: it was accepted, or took too long."""
     too_long = and_(tasks.c.state == "expired", tasks.c.ended >= _TIME_IS_UP)
     query = (
         select(tasks)
@@ -232,22 +236,22 @@ def last_timed(connection: Connection, job: str, device: str) -> Part | None:
         .limit(1)
     )
     row = connection.execute(query).mappings().one_or_none()
-    return None if row is None else part_in(row)
+    return None if row is None else assignment_in(row)
 
 
-def accept(connection: Connection, part: Part, sent: Sent, now: float) -> bool:
+def accept(connection: Connection, assignment: Assignment, sent: Sent, now: float) -> bool:
     """If it is still open."""
     taken = (
         update(tasks)
-        .where(tasks.c.id == part.id, tasks.c.state == "open")
+        .where(tasks.c.id == assignment.id, tasks.c.state == "open")
         .values(ended=now, state="accepted", update=sent.sha256, report=asdict(sent.report), norms=sent.norms)
     )
     return bool(connection.execute(taken).rowcount)
 
 
-def judge(connection: Connection, part: Part, told: Report) -> None:
-    """Keep what a device measured in mode iteration, whose parts have no other report."""
-    connection.execute(update(tasks).where(tasks.c.id == part.id).values(report=asdict(told)))
+def judge(connection: Connection, assignment: Assignment, told: Report) -> None:
+    """Keep what a device measured in mode iteration, whose assignments have no other report."""
+    connection.execute(update(tasks).where(tasks.c.id == assignment.id).values(report=asdict(told)))
 
 
 def judged(connection: Connection, round_: Round) -> list[Report]:
@@ -257,11 +261,11 @@ def judged(connection: Connection, round_: Round) -> list[Report]:
     return [Report(**report) for report in told if report is not None]
 
 
-def end(connection: Connection, part: Part, state: PartState, reason: str, now: float) -> bool:
+def end(connection: Connection, assignment: Assignment, state: AssignmentState, reason: str, now: float) -> bool:
     """If it is still open; whether it was."""
     ended = (
         update(tasks)
-        .where(tasks.c.id == part.id, tasks.c.state == "open")
+        .where(tasks.c.id == assignment.id, tasks.c.state == "open")
         .values(state=state, reason=reason, ended=now)
     )
     return bool(connection.execute(ended).rowcount)
@@ -272,7 +276,7 @@ def refuse_accepted(connection: Connection, part: str, reason: str) -> None:
 
 
 def accept_reporters(connection: Connection, round_: Round, now: float) -> None:
-    """Accept the parts of all who reported a step of the round."""
+    """Accept the assignments of all who reported a step of the round."""
     reported = select(scalars.c.task).where(scalars.c.job == round_.job, scalars.c.round == round_.number)
     connection.execute(
         update(tasks)
@@ -282,7 +286,7 @@ def accept_reporters(connection: Connection, round_: Round, now: float) -> None:
 
 
 def leave(connection: Connection, round_: Round, now: float) -> None:
-    """End the parts that are still open when their round ends."""
+    """End the assignments that are still open when their round ends."""
     state = round_.leaves(now)
     reason = "the round's time was up" if state == "expired" else "others were enough"
     connection.execute(

@@ -5,9 +5,9 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
-from server.jobs.assignment import Needs, RoundSlot
-from server.rounds.places.fleet import GATHERS
-from server.rounds.places.standing import in_turn
+from server.policy.assignment import Needs, RoundSlot
+from server.rounds.selection.fleet import GATHERS
+from server.rounds.selection.standing import in_turn
 from server.storage.schema.tables import tasks
 from tests.server.rounds.test_iterations import SHAPE, scalars, send
 from tests.server.rounds.test_rounds import AVERAGE, play

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
-from server.jobs.directions import forward_plan, goes_forward
-from server.jobs.passes import passes
+from server.policy.directions import forward_plan, goes_forward
+from server.policy.passes import passes
 
 ENOUGH = 0.25
 """Of the devices: where as many go back to a unit, the others leave it to them."""
@@ -35,7 +35,7 @@ class Depth:
     """Whether who does not reach a unit estimates its gradient."""
 
     def directed(self, units: tuple[int, ...]) -> tuple[int, ...]:
-        """List a place's units that its device trains however far it goes back."""
+        """List a slot's units that its device trains however far it goes back."""
         return units if self.estimates else ()
 
 
@@ -49,26 +49,26 @@ class Reach(NamedTuple):
     depth: Depth
 
 
-def common_way(manifest: Manifest, training: Training, most: float | None) -> Training:
+def common_variant(manifest: Manifest, training: Training, most: float | None) -> Training:
     """How all of a fleet's devices train that can hold whatever there is, for at most so many passes a step.
 
     A budget that does not pay for the way back to a single unit, be it that all blocks share their weights, pays for
     the cheapest one: the head alone is another method.
     """
-    ways = kind_of(training).ways(training, manifest)
+    variants = kind_of(training).variants(training, manifest)
     if most is None:
-        return ways[0]
-    reaching = [way for way in ways if _reached(manifest, way)] or ways[:1]
-    return next((way for way in reaching if _cost(manifest, way) <= most + _ROUNDED), reaching[-1])
+        return variants[0]
+    reaching = [variant for variant in variants if _reached(manifest, variant)] or variants[:1]
+    return next((variant for variant in reaching if _cost(manifest, variant) <= most + _ROUNDED), reaching[-1])
 
 
 def common_units(manifest: Manifest, training: Training, most: float | None) -> tuple[int, ...]:
     """List the units that a job splits among devices: as many as all together may reach for so many passes."""
     if most is not None and goes_forward(training):
         return forward_plan(manifest, training, most).units
-    if most is None or len(kind_of(training).ways(training, manifest)) == 1:
+    if most is None or len(kind_of(training).variants(training, manifest)) == 1:
         return tuple(range(len(manifest.units)))
-    return _reached(manifest, common_way(manifest, training, most))
+    return _reached(manifest, common_variant(manifest, training, most))
 
 
 def depth_for(manifest: Manifest, training: Training, most: float | None, limits: Sequence[int]) -> Depth:
@@ -76,7 +76,7 @@ def depth_for(manifest: Manifest, training: Training, most: float | None, limits
     costs = costs_of(manifest, training)
     if most is None:
         return Depth(max(costs))
-    common = common_way(manifest, training, most).exact_blocks
+    common = common_variant(manifest, training, most).exact_blocks
     if sum(limit >= common for limit in limits) < ENOUGH * len(limits) or not limits:
         return Depth(common)
     deeper = (blocks for blocks in sorted(costs, reverse=True) if blocks > common)
@@ -87,14 +87,16 @@ def depth_for(manifest: Manifest, training: Training, most: float | None, limits
 
 def costs_of(manifest: Manifest, training: Training) -> dict[int, float]:
     """The passes of a step that goes back through so many of the last blocks and estimates nothing."""
-    return {way.exact_blocks: _cost(manifest, way) for way in kind_of(training).ways(training, manifest)}
+    return {
+        variant.exact_blocks: _cost(manifest, variant) for variant in kind_of(training).variants(training, manifest)
+    }
 
 
-def _reached(manifest: Manifest, way: Training) -> tuple[int, ...]:
+def _reached(manifest: Manifest, variant: Training) -> tuple[int, ...]:
     """The units that a step goes back through."""
-    return kind_of(way).joined(manifest, way, ())
+    return kind_of(variant).joined(manifest, variant, ())
 
 
-def _cost(manifest: Manifest, way: Training) -> float:
+def _cost(manifest: Manifest, variant: Training) -> float:
     """Count the passes of a step that estimates nothing."""
-    return passes(kind_of(way), way, manifest, _reached(manifest, way))
+    return passes(kind_of(variant), variant, manifest, _reached(manifest, variant))

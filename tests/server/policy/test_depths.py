@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from edge_client.bundle.folder import Bundle
 from edge_client.wire.protocol import Training
-from server.jobs.assignment import Needs, RoundSlot, choose
 from server.jobs.completion import complete
-from server.jobs.depths import Depth, common_units, common_way, depth_for
 from server.jobs.presets import start_of
 from server.jobs.settings import JobSettings
+from server.policy.assignment import Needs, RoundSlot, choose
+from server.policy.depths import Depth, common_units, common_variant, depth_for
 
 AUTO = Training(batch=2, length=8, estimator="auto")
 
@@ -54,7 +54,7 @@ def test_a_job_deals_out_what_all_could_reach_for_its_budget(manifest):
     assert common_units(manifest, AUTO, 2.0) == (2, 3)
     assert common_units(manifest, AUTO, 1.0) == (2, 3)
     assert common_units(manifest, Training(batch=2, length=8), 2.0) == (0, 1, 2, 3)  # has no choice
-    assert [common_way(manifest, AUTO, most).exact_blocks for most in (None, 2.0, 1.5)] == [2, 1, 1]
+    assert [common_variant(manifest, AUTO, most).exact_blocks for most in (None, 2.0, 1.5)] == [2, 1, 1]
     settings = JobSettings(training=AUTO, passes=2.0, per_round=3, over_selection=1)
     assert [slot.units for slot in settings.slots(manifest, 3)] == [(2,), (3,), (2,)]
 
@@ -103,6 +103,6 @@ def test_where_all_learns_by_the_units_nobody_has_nothing_to_do(talker):
 def test_blocks_that_share_their_weights_are_gone_through_whole(manifest):
     everywhere = [segment.name for segment in manifest.segments[1:-1]]
     shared = replace(manifest, units=tuple(replace(unit, segments=everywhere) for unit in manifest.units))
-    assert common_way(shared, AUTO, 2.0).exact_blocks == 2
+    assert common_variant(shared, AUTO, 2.0).exact_blocks == 2
     assert common_units(shared, AUTO, 2.0) == (0, 1, 2, 3)
     assert depth_for(shared, AUTO, 2.0, [2] * 4) == Depth(2, estimates=False)

@@ -18,7 +18,7 @@ from edge_client.estimators.forward import Forward
 from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import numbers_moved
 from edge_client.wire.protocol import Training
-from server.jobs.passes import passes, share_from
+from server.policy.passes import passes, share_from
 
 TEXTS = 25
 """By how many a step's noise is divided before it is weighed: fewer than a round's, as their gradients differ. By a

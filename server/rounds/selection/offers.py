@@ -13,29 +13,29 @@ from sqlalchemy.exc import IntegrityError
 from edge_client.wire.addresses import mirrors_in
 from edge_client.wire.protocol import CheckedIn, CheckIn, Task, Training
 from server.errors import Refusal
-from server.jobs.assignment import Fit, RoundSlot, choose, seed_of
 from server.jobs.demands import is_wanted, unsuited
-from server.jobs.depths import Depth
 from server.jobs.job import Job
+from server.policy.assignment import Fit, RoundSlot, choose, seed_of
+from server.policy.depths import Depth
 from server.rounds.outcome import late
-from server.rounds.places.fleet import depth_of, is_to_measure, needs_of, runtimes_in
-from server.rounds.places.openings import Opening, wait_until
-from server.rounds.places.pace import most_passes
-from server.rounds.places.standing import OpenRound, Pause, Reason, Standings, between, has_done, is_full
 from server.rounds.secrecy.privacy import clip_for, has_paid_all
 from server.rounds.secrecy.summing import sum_of
+from server.rounds.selection.fleet import depth_of, is_to_measure, needs_of, runtimes_in
+from server.rounds.selection.openings import Opening, wait_until
+from server.rounds.selection.pace import most_passes
+from server.rounds.selection.standing import OpenRound, Pause, Reason, Standings, between, has_done, is_full
 from server.storage.identities import devices
 from server.storage.jobs import find_job
-from server.storage.schema.rows import Device, Part, Round
+from server.storage.schema.rows import Assignment, Device, Round
 from server.storage.store import Store
-from server.storage.work import parts, rounds, sums
+from server.storage.work import assignments, rounds, sums
 
 _SITS_OUT = 2.0
 """How many retry times a device waits that gave a task of this job back, or was refused: others come first."""
 _LONGEST_BACK_OFF = 3600.0
 """Seconds; a device that lets task after task expire waits twice as long each time."""
 _CROWD, _CROWD_LASTS = 100, 10.0
-"""Of devices that ask for places at once, so many are told to come back soon, and the seconds that it may last."""
+"""Of devices that ask for slots at once, so many are told to come back soon, and the seconds that it may last."""
 _REASONS = 3
 """Of different jobs, at most, in one answer."""
 
@@ -80,7 +80,7 @@ class Offers:
         return self._wait_for(wanted, reasons, pauses, check_in)
 
     def later(self) -> CheckedIn:
-        """To come back soon, where more devices than can be looked at ask for places at once."""
+        """To come back soon, where more devices than can be looked at ask for slots at once."""
         store, now = self._store, self._store.now()
         opening = Opening(_CROWD, _CROWD_LASTS, now)
         soon = wait_until(opening, store.presence, now)
@@ -106,19 +106,19 @@ class Offers:
     def _held(self, device: str, check_in: CheckIn) -> CheckedIn | None:
         """The task that the device has already: it restarted, or the answer was lost.
 
-        A task of a job that it does not want any more goes back, so that another device can have the place.
+        A task of a job that it does not want any more goes back, so that another device can have the slot.
         """
         with self._store.database.read() as connection:
-            part = parts.find_open(connection, device)
-            if part is None:
+            assignment = assignments.find_open(connection, device)
+            if assignment is None:
                 return None
-            current = rounds.find(connection, part.job, part.round)
-        job = find_job(self._store, part.job)
+            current = rounds.find(connection, assignment.job, assignment.round)
+        job = find_job(self._store, assignment.job)
         if is_wanted(job, check_in):
-            return CheckedIn(self._task(job, part, current))
+            return CheckedIn(self._task(job, assignment, current))
         with self._store.database.write() as connection:
             why = f"the device wants tasks of {check_in.job} alone now"
-            parts.end(connection, part, "failed", why, self._store.now())
+            assignments.end(connection, assignment, "failed", why, self._store.now())
         self._store.turn += 1
         return None
 
@@ -141,19 +141,19 @@ class Offers:
         most, depth = most_passes(self._store, job, device.id), depth_of(self._store, job)
         while (reserved := self._reserve(open_round, check_in, most, depth)) is not None:
             slot, fit = reserved
-            part = Part(
+            assignment = Assignment(
                 id=secrets.token_hex(12), job=job.id, round=open_round.number, slot=slot.number,
                 device=device.id, seed=seed_of(job.settings.seed or 0, open_round.number, slot.number),
                 units=fit.units, cut=fit.cut, batch=fit.batch, runtime=fit.runtime,
-                way=_apart(fit.training, job.settings.training),
+                variant=_apart(fit.training, job.settings.training),
                 state="open", reason="", created=self._store.now(), declared=check_in.examples or None,
                 **late.terms(job, open_round.version, self._store.now()),
             )  # fmt: skip
             try:
-                # a power cut may take a part back that nobody has sent anything for; its device is given another
+                # a power cut may take an assignment back that nobody has sent anything for; its device is given another
                 with self._store.database.write(lasting=False) as connection:
-                    joined = self._join(connection, open_round, part, device)
-            except IntegrityError:  # another worker gave the place away, or gave this device another
+                    joined = self._join(connection, open_round, assignment, device)
+            except IntegrityError:  # another worker gave the slot away, or gave this device another
                 if (held := self._held(device.id, check_in)) is not None and held.task is not None:
                     self._give_back(open_round, slot)
                     return held.task
@@ -162,11 +162,11 @@ class Offers:
                 self._give_back(open_round, slot)
                 return joined
             self._standings.at_work.add(device.id)
-            return self._task(job, part, joined)
+            return self._task(job, assignment, joined)
         return self._no_place(open_round, check_in)
 
     def _is_closed_to(self, open_round: OpenRound, device: str, check_in: CheckIn) -> Reason | None:
-        """Why a round has no place for a device, whatever the device could hold."""
+        """Why a round has no slot for a device, whatever the device could hold."""
         if device in open_round.done:
             return has_done(open_round)
         if (why := self._why_unsuited(open_round, check_in)) is not None:
@@ -176,7 +176,7 @@ class Offers:
     def _reserve(
         self, open_round: OpenRound, check_in: CheckIn, most: float | None, depth: Depth | None
     ) -> tuple[RoundSlot, Fit] | None:
-        """Take a place out of those that this process takes for free."""
+        """Take a slot out of those that this process takes for free."""
         with self._lock:
             chosen = self._choose(open_round, check_in, most, depth)
             if chosen is not None:
@@ -218,14 +218,16 @@ class Offers:
             open_round.free.append(slot)
             open_round.free.sort(key=lambda free: free.number)
 
-    def _join(self, connection: Connection, open_round: OpenRound, part: Part, device: Device) -> Round | Reason:
-        """Take a place, if the round still takes this device; the first one starts its clock."""
+    def _join(
+        self, connection: Connection, open_round: OpenRound, assignment: Assignment, device: Device
+    ) -> Round | Reason:
+        """Take a slot, if the round still takes this device; the first one starts its clock."""
         job, now = open_round.job, self._store.now()
-        current = rounds.lock_open(connection, job.id, part.round)
+        current = rounds.lock_open(connection, job.id, assignment.round)
         if current is None:
             self._store.turn += 1
-            return between(job.name, part.round)
-        if parts.has_accepted(connection, current, device.id):
+            return between(job.name, assignment.round)
+        if assignments.has_accepted(connection, current, device.id):
             self._store.turn += 1
             return has_done(open_round)
         if sums.find(connection, current) is not None:
@@ -237,20 +239,20 @@ class Offers:
         if job.settings.is_buffered and late.are_enough(connection, current, job.settings.per_round):
             self._store.turn += 1
             return is_full(open_round)
-        parts.add(connection, part)
+        assignments.add(connection, assignment)
         if current.started is None:
             rounds.start_clock(connection, current, now, now + job.settings.deadline)
-        return rounds.find(connection, job.id, part.round)
+        return rounds.find(connection, job.id, assignment.round)
 
     def _sits_out(self, connection: Connection, job: Job, current: Round, device: Device) -> str | None:
         """Why others come first."""
         now, retry = self._store.now(), self._store.settings.retry_seconds
-        if (trouble := parts.last_trouble(connection, job.id, device.id, now - _SITS_OUT * retry)) is not None:
+        if (trouble := assignments.last_trouble(connection, job.id, device.id, now - _SITS_OUT * retry)) is not None:
             first = f"{job.name} lets others come first for {_SITS_OUT * retry:.0f} s"
             if trouble.state == "failed":
                 return f"{first}: this device gave its last task back"
             return f"{first}: this device was refused"
-        missed = parts.missed(connection, device.id)
+        missed = assignments.missed(connection, device.id)
         if missed.times:
             back_off = min(retry * 2.0**missed.times, _LONGEST_BACK_OFF)
             times = f"{missed.times} task{'s' if missed.times > 1 else ''} of this device expired in a row"
@@ -265,33 +267,33 @@ class Offers:
             return f"{who} may take part at once, and as many do"
         return None
 
-    def _task(self, job: Job, part: Part, current: Round) -> Task:
-        """A part and its round as a message."""
+    def _task(self, job: Job, assignment: Assignment, current: Round) -> Task:
+        """An assignment and its round as a message."""
         settings = job.settings
-        left = (part.until or current.deadline or self._store.now() + settings.deadline) - self._store.now()
-        version = late.begun_with(part, current)
+        left = (assignment.until or current.deadline or self._store.now() + settings.deadline) - self._store.now()
+        version = late.begun_with(assignment, current)
         every = settings.device_evaluation
         return Task(
-            id=part.id,
+            id=assignment.id,
             job=job.id,
             job_name=job.name,
-            round=part.round,
-            seed=part.seed,
-            units=list(part.units),
-            cut=part.cut,
+            round=assignment.round,
+            seed=assignment.seed,
+            units=list(assignment.units),
+            cut=assignment.cut,
             bundle=job.bundle,
-            runtime=part.runtime,
+            runtime=assignment.runtime,
             mirrors=mirrors_in(settings.mirrors or self._store.settings.mirrors),
             version=version,
             iteration=current.iteration,
             seconds=max(0.0, left),
-            training=part.training(settings.training),
+            training=assignment.training(settings.training),
             optimizers=settings.optimizers,
-            batch=part.batch,
-            evaluate=bool(every) and part.round % every == 0,
-            measure=is_to_measure(self._store, job, part.slot, version),
+            batch=assignment.batch,
+            evaluate=bool(every) and assignment.round % every == 0,
+            measure=is_to_measure(self._store, job, assignment.slot, version),
             clip=clip_for(self._store, job, version),
-            sum=sum_of(self._store, job, part),
+            sum=sum_of(self._store, job, assignment),
             published=self._store.models.published(job.id, version) if settings.training.mode == "epoch" else 0.0,
         )
 

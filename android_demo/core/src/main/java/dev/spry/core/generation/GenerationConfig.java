@@ -6,7 +6,7 @@ import java.util.List;
 import dev.spry.core.ProgramInputException;
 
 /** What text is asked for. */
-public final class Wish {
+public final class GenerationConfig {
     /** How the next token is chosen. */
     public final Sampling sampling = new Sampling();
     /** At most so many tokens; 0: until the model ends, or the cache is full. */

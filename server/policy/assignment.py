@@ -14,15 +14,15 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.errors import BundleError
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
-from server.jobs.depths import Depth
-from server.jobs.passes import passes
+from server.policy.depths import Depth
+from server.policy.passes import passes
 
-Assignment = Literal["cyclic", "memory", "all"]
+Split = Literal["cyclic", "memory", "all"]
 
 
 @dataclass(frozen=True)
 class RoundSlot:
-    """One client's place in a round."""
+    """One client's slot in a round."""
 
     number: int
     units: tuple[int, ...]
@@ -34,7 +34,7 @@ class Fit:
 
     runtime: str
     units: tuple[int, ...]
-    """The place's, and those that come for nothing."""
+    """The slot's, and those that come for nothing."""
     cut: int
     batch: int
     needs: int
@@ -43,14 +43,14 @@ class Fit:
     """The job's, or what it becomes for a device like this."""
 
 
-def slots(assignment: Assignment, units: int, clients: int, places: int, least: int = 1) -> list[RoundSlot]:
-    """The places of a round for `clients` clients, each with at least so many units where there are as many.
+def slots(assignment: Split, units: int, clients: int, count: int, least: int = 1) -> list[RoundSlot]:
+    """The slots of a round for `clients` clients, each with at least so many units where there are as many.
 
-    Places beyond the clients repeat the first clients' units.
+    Slots beyond the clients repeat the first clients' units.
     """
     around = assignment != "memory"
     groups = [_with_neighbours(group, units, least, around=around) for group in _GROUPS[assignment](units, clients)]
-    return [RoundSlot(number, groups[number % len(groups)]) for number in range(places)]
+    return [RoundSlot(number, groups[number % len(groups)]) for number in range(count)]
 
 
 def cyclic(units: int, clients: int) -> list[tuple[int, ...]]:
@@ -89,7 +89,7 @@ class Needs:
 
     def __init__(self, manifest: Manifest, training: Training) -> None:
         self._manifest = manifest
-        self._ways = kind_of(training).ways(training, manifest)
+        self._variants = kind_of(training).variants(training, manifest)
         self._known: dict[tuple[str, int, int, Training, bool], int | None] = {}
         shapes = (b for b, t in manifest.shapes if t == training.length and b <= training.batch)
         self._batches = sorted(shapes, reverse=True)
@@ -97,7 +97,7 @@ class Needs:
     @property
     def has_choice(self) -> bool:
         """Whether steps may differ between devices."""
-        return len(self._ways) > 1
+        return len(self._variants) > 1
 
     def fit(
         self,
@@ -114,11 +114,11 @@ class Needs:
         A smaller batch than the job's is run several times for each step. Where every way takes more forward passes
         than a device has time for, it is the one with the fewest. With `low_memory` it holds one program at a time.
         """
-        ways = self._ways
+        variants = self._variants
         if depth is not None and self.has_choice:
-            ways = [way for way in ways if way.exact_blocks <= depth.blocks]
+            variants = [variant for variant in variants if variant.exact_blocks <= depth.blocks]
             slot = RoundSlot(slot.number, depth.directed(slot.units))
-        fitted = (self._fit(way, slot, runtimes, memory, low_memory=low_memory) for way in ways)
+        fitted = (self._fit(variant, slot, runtimes, memory, low_memory=low_memory) for variant in variants)
         fits = (fit for fit in fitted if fit is not None)
         if most_passes is None:
             return next(fits, None)
@@ -139,38 +139,38 @@ class Needs:
         return passes(kind_of(fit.training), fit.training, self._manifest, fit.units)
 
     def _fit(
-        self, way: Training, slot: RoundSlot, runtimes: Sequence[str], memory: int | None, *, low_memory: bool
+        self, variant: Training, slot: RoundSlot, runtimes: Sequence[str], memory: int | None, *, low_memory: bool
     ) -> Fit | None:
-        units = kind_of(way).joined(self._manifest, way, slot.units)
+        units = kind_of(variant).joined(self._manifest, variant, slot.units)
         cut = cut_for(self._manifest, units)
         for batch in self._batches:
             for runtime in runtimes:
-                needs = self.bytes(runtime, cut, batch, way, low_memory=low_memory)
+                needs = self.bytes(runtime, cut, batch, variant, low_memory=low_memory)
                 if needs is not None and (memory is None or needs <= memory):
-                    return Fit(runtime, units, cut, batch, needs, way)
+                    return Fit(runtime, units, cut, batch, needs, variant)
         return None
 
-    def bytes(self, runtime: str, cut: int, batch: int, way: Training, *, low_memory: bool = False) -> int | None:
+    def bytes(self, runtime: str, cut: int, batch: int, variant: Training, *, low_memory: bool = False) -> int | None:
         """Give the bytes that a step takes, loaded weights included; None where the runtime lacks programs."""
-        key = runtime, cut, batch, way, low_memory
+        key = runtime, cut, batch, variant, low_memory
         if key not in self._known:
-            self._known[key] = self._bytes(runtime, cut, batch, way, low_memory=low_memory)
+            self._known[key] = self._bytes(runtime, cut, batch, variant, low_memory=low_memory)
         return self._known[key]
 
-    def _bytes(self, runtime: str, cut: int, batch: int, way: Training, *, low_memory: bool) -> int | None:
+    def _bytes(self, runtime: str, cut: int, batch: int, variant: Training, *, low_memory: bool) -> int | None:
         try:
-            kind = kind_of(way)
-            at_once = directions_at_once(self._manifest, way.directions)
+            kind = kind_of(variant)
+            at_once = directions_at_once(self._manifest, variant.directions)
             directions = at_once if kind.along else self._manifest.directions[0]
-            chain = Chain(self._manifest, runtime, batch, way.length, directions)
-            programs = kind.programs(chain, way, cut)
+            chain = Chain(self._manifest, runtime, batch, variant.length, directions)
+            programs = kind.programs(chain, variant, cut)
         except (BundleError, IndexError):
             return None
         return bytes_of(programs, low_memory=low_memory)
 
 
 def choose(
-    assignment: Assignment,
+    assignment: Split,
     free: Sequence[RoundSlot],
     needs: Needs,
     runtimes: Sequence[str],

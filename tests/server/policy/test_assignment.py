@@ -11,9 +11,9 @@ from edge_client.bundle import manifest as manifests
 from edge_client.gradient.drawing import counted
 from edge_client.wire.protocol import Training
 from server.errors import Refusal
-from server.jobs.assignment import Needs, RoundSlot, choose, contiguous, cyclic, everything, slots
 from server.jobs.completion import check_programs, complete
 from server.jobs.settings import JobSettings
+from server.policy.assignment import Needs, RoundSlot, choose, contiguous, cyclic, everything, slots
 
 SHAPE = Training(batch=2, length=8)
 
@@ -123,11 +123,11 @@ def test_each_device_gets_the_deepest_exact_step_it_can_hold(manifest):
     fits = [needs.fit(slot, ["onnx"], None)]
     while (fit := needs.fit(slot, ["onnx"], fits[-1].needs - 1)) is not None:
         fits.append(fit)
-    ways = [(fit.training.estimator, fit.training.exact_blocks, fit.batch, fit.units) for fit in fits]
-    assert ways[0] == ("mixed", 2, 2, (0, 1, 2, 3))
-    assert {units for _, blocks, _, units in ways if blocks == 1} <= {(1, 2, 3)}
-    assert {units for _, blocks, _, units in ways if blocks == 0} <= {(1,)}
-    depths = [blocks for _, blocks, _, _ in ways]
+    variants = [(fit.training.estimator, fit.training.exact_blocks, fit.batch, fit.units) for fit in fits]
+    assert variants[0] == ("mixed", 2, 2, (0, 1, 2, 3))
+    assert {units for _, blocks, _, units in variants if blocks == 1} <= {(1, 2, 3)}
+    assert {units for _, blocks, _, units in variants if blocks == 0} <= {(1,)}
+    depths = [blocks for _, blocks, _, _ in variants]
     assert depths == sorted(depths, reverse=True)
     assert min(depths) < 2, "less memory, a step that goes less far back"
     assert all(fit.cut == 1 for fit in fits)

@@ -14,15 +14,15 @@ from sqlalchemy import Connection
 
 from edge_client.bundle.manifest import Manifest
 from edge_client.wire.protocol import CheckIn
-from server.jobs.assignment import Needs, RoundSlot
 from server.jobs.demands import is_wanted, unsuited
-from server.jobs.depths import Depth, Reach
 from server.jobs.job import Job
+from server.policy.assignment import Needs, RoundSlot
+from server.policy.depths import Depth, Reach
 from server.rounds.secrecy.privacy import has_paid_all
 from server.storage.identities import devices
 from server.storage.schema.rows import Device, Round
 from server.storage.store import Store
-from server.storage.work import parts, sums
+from server.storage.work import assignments, sums
 from server.strategy.features import is_asked
 from server.strategy.registry import strategy_of
 from server.strategy.strategy import RoundContext
@@ -70,7 +70,7 @@ def needs_of(store: Store, job: Job) -> Needs:
 def depth_of(store: Store, job: Job) -> Depth | None:
     """How far back a job's devices are to go, as of a moment ago; None where there is no choice.
 
-    By what devices can hold that are here and said it; who has a place already keeps to what it was told.
+    By what devices can hold that are here and said it; who has a slot already keeps to what it was told.
     """
     return _reach(store, job).depth if needs_of(store, job).has_choice else None
 
@@ -106,18 +106,18 @@ def runtimes_in(manifest: Manifest, said: CheckIn) -> list[str]:
 
 
 def is_to_measure(store: Store, job: Job, slot: int, version: int) -> bool:
-    """Whether the device in a place of a round, which starts from a version, is asked for its features, and heard."""
+    """Whether the device in a slot of a round, which starts from a version, is asked for its features, and heard."""
     measures = job.settings.measures(store.bundles.manifest(job.bundle))
     return measures and is_asked(version, slot, job.settings.per_round)
 
 
 def present(store: Store, job: Job, round_: Round, most: int) -> int:
-    """The devices that have or had a part in a round, and those that can take a place which is left; `most` of these.
+    """The devices that have or had a part in a round, and those that can take a slot which is left; `most` of these.
 
     Nobody looks at all of a large fleet to find out whether it is large enough.
     """
     with store.database.read() as connection:
-        members = {place.device for place in parts.places(connection, round_)}
+        members = {one.device for one in assignments.taken_slots(connection, round_)}
         return len(members) + sum(1 for _ in islice(_awaited(store, connection, job, round_), most))
 
 
@@ -142,7 +142,7 @@ def _was_enough(store: Store, job: Job, round_: Round, here: int) -> bool:
     if not job.done:
         return False
     with store.database.read() as connection:
-        before = parts.count_in(connection, job.id, [round_.number - 1])[round_.number - 1].get("accepted", 0)
+        before = assignments.count_in(connection, job.id, [round_.number - 1])[round_.number - 1].get("accepted", 0)
     return 0 < before <= here
 
 
@@ -158,12 +158,12 @@ def _lately(store: Store, job: Job, round_: Round) -> int:
 def all_have_reported(store: Store, job: Job, round_: Round, count: int) -> bool:
     """Whether nobody is left to wait for, with so many reports: who joined has reported, and nobody else can join."""
     with store.database.read() as connection:
-        pending = parts.count_pending(connection, round_, job.settings.training.mode)
+        pending = assignments.count_pending(connection, round_, job.settings.training.mode)
         if job.settings.secure_aggregation:
             pending -= sums.count(connection, round_)
         if pending > 0:
             return False
-        before = parts.count_in(connection, job.id, [round_.number - 1])[round_.number - 1].get("accepted", 0)
+        before = assignments.count_in(connection, job.id, [round_.number - 1])[round_.number - 1].get("accepted", 0)
         gathered = round_.started is not None and store.now() - round_.started >= GATHERS * store.settings.retry_seconds
         if not gathered and not 0 < before <= count:
             return False
@@ -171,27 +171,27 @@ def all_have_reported(store: Store, job: Job, round_: Round, count: int) -> bool
 
 
 def _awaited(store: Store, connection: Connection, job: Job, round_: Round) -> Iterator[Device]:
-    """Find devices that could take a place of the round and have none; one that let tasks expire is not waited for."""
-    places = parts.places(connection, round_)
-    members = {place.device for place in places}
-    free = free_slots(store, job, round_, places)
+    """Find devices that could take a slot of the round and have none; one that let tasks expire is not waited for."""
+    taken = assignments.taken_slots(connection, round_)
+    members = {one.device for one in taken}
+    free = free_slots(store, job, round_, taken)
     for device in devices.heard_since(connection, away_before(store)):
         if device.id in members or _obstacle(store, job, free, device) is not None:
             continue
         if has_paid_all(connection, job, device.id) is not None:
             continue
-        if not parts.missed(connection, device.id).times:
+        if not assignments.missed(connection, device.id).times:
             yield device
 
 
 def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
-    """Why devices that are here can take no place that is left in a round, and their names; of a large fleet some."""
+    """Why devices that are here can take no slot that is left in a round, and their names; of a large fleet some."""
     idle: dict[str, list[str]] = {}
     with store.database.read() as connection:
-        places = parts.places(connection, round_)
-        free = free_slots(store, job, round_, places)
+        taken = assignments.taken_slots(connection, round_)
+        free = free_slots(store, job, round_, taken)
         for device in devices.heard_since(connection, away_before(store), _LOOKED_AT) if free else ():
-            if device.id in {place.device for place in places}:
+            if device.id in {one.device for one in taken}:
                 continue
             if (why := _why_idle(store, connection, job, free, device)) is not None:
                 idle.setdefault(why, []).append(device.name)
@@ -201,33 +201,33 @@ def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
 def why_idle(store: Store, job: Job, round_: Round, device: Device) -> str | None:
     """Why a device has no part of an open round; None where it may be given one when it asks."""
     with store.database.read() as connection:
-        if parts.has_accepted(connection, round_, device.id):
+        if assignments.has_accepted(connection, round_, device.id):
             return f"it has done its part of round {round_.number}, which waits for others"
         return _why_idle(
-            store, connection, job, free_slots(store, job, round_, parts.places(connection, round_)), device
+            store, connection, job, free_slots(store, job, round_, assignments.taken_slots(connection, round_)), device
         )
 
 
 def _why_idle(store: Store, connection: Connection, job: Job, free: list[RoundSlot], device: Device) -> str | None:
     why = has_paid_all(connection, job, device.id) or _obstacle(store, job, free, device)
-    if why is None and (times := parts.missed(connection, device.id).times):
+    if why is None and (times := assignments.missed(connection, device.id).times):
         return f"{times} of its tasks expired in a row: raise the job's deadline if it is slow"
     return why
 
 
-def free_slots(store: Store, job: Job, round_: Round, places: list[parts.Place]) -> list[RoundSlot]:
-    """The places of a round that nobody has; none where as many devices are at work as may be."""
-    taken = {place.slot for place in places if place.is_live}
+def free_slots(store: Store, job: Job, round_: Round, taken: list[assignments.TakenSlot]) -> list[RoundSlot]:
+    """The slots of a round that nobody has; none where as many devices are at work as may be."""
+    live = {one.slot for one in taken if one.is_live}
     settings = job.settings
-    if settings.is_buffered and sum(place.state == "open" for place in places) >= settings.per_round:
+    if settings.is_buffered and sum(one.state == "open" for one in taken) >= settings.per_round:
         return []
     context = RoundContext(settings, store.bundles.manifest(job.bundle))
-    slots = strategy_of(settings).configure(round_.number, settings.places, context)
-    return [slot for slot in slots if slot.number not in taken]
+    slots = strategy_of(settings).configure(round_.number, settings.invited, context)
+    return [slot for slot in slots if slot.number not in live]
 
 
 def _obstacle(store: Store, job: Job, free: list[RoundSlot], device: Device) -> str | None:
-    """Why a device can take none of the places that are left; None where it can."""
+    """Why a device can take none of the slots that are left; None where it can."""
     if not free:
         return "no place is left"
     if (said := said_by(device)) is None:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from edge_client.wire.protocol import CheckIn
-from server.jobs.assignment import RoundSlot
 from server.jobs.demands import is_wanted
 from server.jobs.job import PAUSED, RUNNING, Job
-from server.jobs.teams import team_in_turn
+from server.policy.assignment import RoundSlot
+from server.policy.teams import team_in_turn
 from server.rounds.outcome import late
-from server.rounds.places.fleet import free_slots
-from server.rounds.places.openings import Opening, opening_after
+from server.rounds.selection.fleet import free_slots
+from server.rounds.selection.openings import Opening, opening_after
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
-from server.storage.work import parts, rounds, sums
+from server.storage.work import assignments, rounds, sums
 
 Reason = str
 """Why a device is given nothing, in words that stay the same while it waits: it tells each once."""
@@ -26,17 +26,17 @@ _REMEMBERED = 0.5
 
 @dataclass(frozen=True)
 class OpenRound:
-    """A round that takes devices, and the places that it has left."""
+    """A round that takes devices, and the slots that it has left."""
 
     job: Job
     number: int
     version: int
     opened: float
-    places: int
+    invited: int
     """Of the round, taken or free."""
     free: list[RoundSlot]
     first: frozenset[int]
-    """Places to give away before others: of a round that has not enough devices for all."""
+    """Slots to give away before others: of a round that has not enough devices for all."""
     done: frozenset[str]
     """Devices that have done their part."""
     next: Opening | None
@@ -45,7 +45,7 @@ class OpenRound:
     @property
     def order(self) -> tuple[bool, bool, int, float]:
         """A round that has begun and lacks few clients comes first, lest each job have some and none enough."""
-        begun = self.places - len(self.free)
+        begun = self.invited - len(self.free)
         missing = self.job.settings.per_round - begun
         return missing <= 0, not begun, missing if begun else 0, self.opened
 
@@ -88,7 +88,7 @@ class Standings:
         self._known: tuple[float, int, Standing] = (0.0, -1, Standing())
         self._sent = 0.0
         self.at_work: set[str] = set()
-        """Devices with an open part, as of when rounds were read; those that this process gave one since."""
+        """Devices with an open assignment, as of when rounds were read; those that this process gave one since."""
         self._reading = threading.Lock()
 
     def recent(self, device: str) -> Standing | None:
@@ -114,7 +114,7 @@ class Standings:
 
     def _read(self) -> Standing:
         with self._store.database.read() as connection:
-            self.at_work = parts.devices_at_work(connection)
+            self.at_work = assignments.devices_at_work(connection)
         standing = Standing()
         for job in list_jobs(self._store, RUNNING, PAUSED):
             if job.state == PAUSED:
@@ -134,34 +134,34 @@ class Standings:
             newest = rounds.find_open(connection, job.id, job.round)
             if newest is None:
                 return None
-            known = parts.places(connection, newest)
-            before = parts.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
+            known = assignments.taken_slots(connection, newest)
+            before = assignments.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
             given = late.given(connection, newest) if job.settings.is_buffered else None
             is_summing = sums.find(connection, newest) is not None
             following = opening_after(connection, job, newest.number, self._store.now())
         free, per_round = free_slots(self._store, job, newest, known), job.settings.per_round
         first = in_turn(newest.number, before, per_round) if given is None else late.in_turn(free, given, per_round)
         if job.settings.secure_aggregation:
-            first = team_in_turn(newest.number, job.settings.teams, job.settings.places)
+            first = team_in_turn(newest.number, job.settings.teams, job.settings.invited)
         return OpenRound(
             job=job,
             number=newest.number,
             version=newest.version,
             opened=newest.opened,
-            places=job.settings.places,
+            invited=job.settings.invited,
             free=[] if is_summing else free,
             first=first,
-            done=frozenset(place.device for place in known if place.state == "accepted"),
+            done=frozenset(one.device for one in known if one.state == "accepted"),
             next=following,
         )
 
 
 def in_turn(number: int, devices: int, per_round: int) -> frozenset[int]:
-    """The places to fill first when a round has fewer devices than it wants: each has its turn, round after round."""
+    """The slots to fill first when a round has fewer devices than it wants: each has its turn, round after round."""
     if not 0 < devices < per_round:
         return frozenset()
     first = (number - 1) * devices
-    return frozenset(place % per_round for place in range(first, first + devices))
+    return frozenset(slot % per_round for slot in range(first, first + devices))
 
 
 def between(job: str, number: int) -> Reason:

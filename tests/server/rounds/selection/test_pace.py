@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.server.rounds.places.test_fleet import later
+from tests.server.rounds.selection.test_fleet import later
 
 
 @pytest.fixture

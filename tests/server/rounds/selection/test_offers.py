@@ -5,9 +5,9 @@ import pytest
 
 from edge_client.wire.protocol import Training
 from server.control.devices import assignment
-from server.jobs.assignment import Needs, RoundSlot
+from server.policy.assignment import Needs, RoundSlot
 from server.storage.jobs import find_job
-from tests.server.rounds.places.test_fleet import here, later, memory_of_none
+from tests.server.rounds.selection.test_fleet import here, later, memory_of_none
 
 
 def failed(device, task, reason="label 'x' is unknown"):
