@@ -46,7 +46,7 @@ class Row(NamedTuple):
         return [
             sys.executable, str(Path(__file__).with_name("kept_prefix.py")), str(options.out / "kept" / self.data),
             "simulate", "--model", options.model, "--data", str(options.data / self.data), "--alpha",
-            f"{options.alpha:g}", "--seed", str(options.seed), "--per-round", "12", "--iterations", "4", "--length",
+            f"{options.alpha:g}", "--seed", str(options.seed), "--clients", str(options.clients), "--per-round", "12", "--iterations", "4", "--length",
             str(LENGTHS[self.data]), "--rounds", str(options.rounds), "--test-examples", "600", "--evaluate-every", "5",
             "--no-personal", "--arithmetic", "bfloat16", "--peft", method, "--rank", rank or "0", "--last-blocks",
             str(self.blocks), *way, "--out", str(self.folder(options)),
@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--blocks", default="1,2", help="how many of the last blocks are adapted, between commas")
     parser.add_argument("--directions", default=f"{EXACT},{PLANNED}", help="numbers, or these words, between commas")
     parser.add_argument("--alpha", type=float, default=0.1, help="of the Dirichlet split")
+    parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from edge_client.data.batches import Batch
 from export.row_groups import RowGroup
 from export.rows import RowModel
 
-_AT_ONCE = 64
+_Parts = tuple[Sequence[nn.Module], nn.Module]
+"""The first blocks, and what is before them."""
 
 
 class _Kept(nn.Module):
@@ -66,17 +68,18 @@ class PrefixKept(RowModel):
 
     def __init__(self, *arguments: Any, folder: Path, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        encoder = self._loaded.model.base_model
+        encoder: Any = self._loaded.model.base_model
         self._encoder, self._blocks = encoder, encoder.encoder.layer
         first = self.manifest.segments[min(self._first.values())].first_block
-        self._before = [*self._blocks[:first]], encoder.embeddings
-        self._after = [_Passed() for _ in range(first)], _Kept(self.arithmetic)
+        self._kept = _Kept(self.arithmetic)
+        self._before: _Parts = [*self._blocks[:first]], encoder.embeddings
+        self._after: _Parts = [_Passed() for _ in range(first)], self._kept
         self._file = folder / f"{first}-{self.arithmetic}.npz".replace("torch.", "")
         self._numbers: dict[bytes, int] = {}
         if self._file.exists():
             with np.load(self._file) as kept:
                 self._numbers = {bytes(name): number for number, name in enumerate(kept["texts"])}
-                self._after[1].states = torch.from_numpy(kept["states"])
+                self._kept.states = torch.from_numpy(kept["states"])
         self._saved = len(self._numbers)
         self._put(self._after)
         self._blocks[-1].forward = _of_first_token(self._blocks[-1])
@@ -90,7 +93,7 @@ class PrefixKept(RowModel):
             for name, zeros in behind.items()
         }
 
-    def _put(self, parts: tuple[list[nn.Module], nn.Module]) -> None:
+    def _put(self, parts: _Parts) -> None:
         self._encoder.embeddings = parts[1]
         for number, block in enumerate(parts[0]):
             self._blocks[number] = block
@@ -116,7 +119,7 @@ class PrefixKept(RowModel):
             found = self._encoder(**tokens).last_hidden_state.to(torch.float16)
         self._encoder.encoder.layer = blocks
         self._put(self._after)
-        kept, first = self._after[1], len(self._numbers)
+        kept, first = self._kept, len(self._numbers)
         if len(kept.states) < first + len(found):  # twice as many, so that little is copied
             room = found.new_zeros(first + len(found), *found.shape[1:])
             kept.states = torch.cat([kept.states.reshape(-1, *found.shape[1:]), room])
@@ -128,10 +131,9 @@ class PrefixKept(RowModel):
         if len(self._numbers) == self._saved:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        kept: Any = self._after[1]
         names = np.frombuffer(b"".join(self._numbers), np.uint8).reshape(-1, 16)
         temporary = self._file.with_suffix(".part.npz")
-        np.savez(temporary, texts=names, states=kept.states[: len(names)].numpy())
+        np.savez(temporary, texts=names, states=self._kept.states[: len(names)].numpy())
         temporary.replace(self._file)
 
 
@@ -143,7 +145,7 @@ def run() -> None:
         opened.append(PrefixKept(*arguments, folder=folder, **options))
         return opened[-1]
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was computed is saved
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(1))  # what was computed is saved
     export.rows.RowModel = kept  # type: ignore[assignment,misc]
     try:
         main()
