@@ -46,7 +46,8 @@ class Row(NamedTuple):
         return [
             sys.executable, str(Path(__file__).with_name("kept_prefix.py")), str(options.out / "kept" / self.data),
             "simulate", "--model", options.model, "--data", str(options.data / self.data), "--alpha",
-            f"{options.alpha:g}", "--seed", str(options.seed), "--clients", str(options.clients), "--per-round", "12", "--iterations", "4", "--length",
+            f"{options.alpha:g}", "--seed", str(options.seed), "--clients", str(options.clients), "--per-round",
+            "12", "--iterations", "4", "--length",
             str(LENGTHS[self.data]), "--rounds", str(options.rounds), "--test-examples", "600", "--evaluate-every", "5",
             "--no-personal", "--arithmetic", "bfloat16", "--peft", method, "--rank", rank or "0", "--last-blocks",
             str(self.blocks), *way, "--out", str(self.folder(options)),
