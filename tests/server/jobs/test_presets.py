@@ -32,6 +32,16 @@ def test_a_simulation_starts_where_a_job_does(preset):
     assert (plan.settings.average, plan.settings.rounds) == (job.average, job.rounds)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "adapter", "taken"),
+    [("forward", {}, ("bottleneck", 16)), ("forward", {"rank": 2}, ("lora", 2)), ("auto", {}, ("lora", 4))],
+)
+def test_a_forward_fleet_has_bottlenecks_unless_an_adapter_is_named(estimator, adapter, taken):
+    settings = {"training": {"estimator": estimator}}
+    plan = plan_for(method="spry", preset=None, model="m", data="notes", seed=0, adapter=adapter, settings=settings)
+    assert (plan.adapter.method, plan.adapter.rank) == taken
+
+
 def test_a_privacy_budget_brings_optimizers_that_noise_wants():
     """Steps of a length of their own, however short the clip; what is named goes over them."""
     asked = {"privacy_epsilon": 8.0, "training": {"learning_rate": 0.7}}
