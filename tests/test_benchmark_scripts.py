@@ -313,6 +313,28 @@ def test_the_comparison_with_flower_says_how_it_is_called():
     assert ran("flower", "--help").startswith("usage:")
 
 
+def test_a_prefix_that_is_kept_changes_no_step(model_folder, data, tmp_path):
+    options: tuple[object, ...] = (
+        "simulate", "--model", model_folder, "--data", data, "--clients", 4, "--per-round", 2, "--rounds", 2,
+        "--batch", 2, "--iterations", 2, "--length", 8, "--last-blocks", 1, "--peft", "bottleneck", "--rank", 2,
+        "--estimator", "forward",
+    )  # fmt: skip
+    ran("kept_prefix", tmp_path / "kept", *options, "--out", tmp_path / "prefix")
+    subprocess.run([python(), "-m", "edge_client", *map(str, options), "--out", str(tmp_path / "whole")], check=True)
+    ours, whole = (
+        [json.loads(line)["loss"] for line in (tmp_path / name / "rounds.jsonl").read_text().splitlines()]
+        for name in ("prefix", "whole")
+    )
+    assert ours == pytest.approx(whole, abs=2e-3)  # 16 bits of what enters the block
+
+
+def test_cuts_of_a_forward_fleet(model_folder, data, tmp_path):
+    (tmp_path / "sst2").symlink_to(data)
+    small = "--adapters", "bottleneck:2", "--blocks", 1, "--rounds", 1, "--clients", 12, "--sets", "sst2"
+    told = ran("cuts", "--data", tmp_path, "--out", tmp_path / "runs", "--model", model_folder, *small)
+    assert [row.split(" | ")[3] for row in told.splitlines()[2:]] == ["exact", "plan"]
+
+
 def test_every_script_is_run_by_a_test():
     texts = "".join(path.read_text() for path in Path(__file__).parent.rglob("*.py"))
     run = set(re.findall(r'\b(?:ran|script)\(\s*"(\w+)"', texts)) | set(re.findall(r'FOLDER / "(\w+)\.py"', texts))

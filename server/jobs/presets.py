@@ -10,7 +10,7 @@ from edge_client.estimators.estimator import TANGENT
 from edge_client.tasks.registry import task_named
 from server.policy.passes import carried
 
-Preset = Literal["auto", "forward", "default", "paper", "bottleneck"]
+Preset = Literal["auto", "forward", "scalars", "default", "paper", "bottleneck"]
 
 _PAPER_SERVER = {"kind": "fedyogi", "learning_rate": 0.01}
 _STEADY_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
@@ -33,6 +33,27 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "forward": {
         "training": {"estimator": "forward", "directions": 0, "kind": "orthogonal", "learning_rate": 0.001},
         "optimizers": _AGREED_SERVER,
+        "units_per_client": 0,
+        "average": 0.9,
+        "passes": HALF_WAY,
+    },
+    # The same by numbers alone, which everybody repeats the step from: of the units' derivatives as many as the passes
+    # pay for, along directions that a batch shares, and the head's gradient in two bits a number. Each step moves the
+    # weights, by little.
+    "scalars": {
+        "training": {
+            "estimator": "forward",
+            "head": "exact",
+            "directions": 0,
+            "kind": "orthogonal",
+            "per_example": False,
+            "learning_rate": 1.0,
+            "head_learning_rate": 1.0,
+        },
+        "optimizers": {
+            "units": {"kind": "fedyogi", "learning_rate": 0.001},
+            "head": {"kind": "fedyogi", "learning_rate": 0.01},
+        },
         "units_per_client": 0,
         "average": 0.9,
         "passes": HALF_WAY,
@@ -60,6 +81,7 @@ ABOUT: Mapping[str, str] = {
     "auto": "Each device takes true gradients through as many blocks as its memory allows; the server makes the step, "
     "or with few rows in all the devices do.",
     "forward": "Forward gradients alone, of the units that two passes a step tell most of: no way back.",
+    "scalars": "Mode iteration: forward gradients of the units that two passes tell most of, as numbers alone.",
     "default": "Forward gradients alone, along one direction of every unit: least work a step, and most rounds.",
     "paper": "As the SPRY paper has it: one direction over units and head together, 1,500 rounds.",
     "bottleneck": "For bottleneck adapters: true gradients through two blocks, derivatives at bottlenecks before them.",
@@ -115,11 +137,22 @@ def preset_for(adapter: str, training: Mapping[str, Any], *, has_head: bool = Tr
     """Where settings start from when nobody names a preset: what fits the adapter and what is asked of training."""
     preset, estimators = _FITTING.get(adapter, _OTHERS)
     estimator = training.get("estimator") or PRESETS[preset].get("training", {}).get("estimator", "forward")
+    if _sends_numbers(training):
+        return "scalars" if has_head and preset == "auto" else "default"
     if not _sends_weights(training) or estimator not in estimators:
         return "default"
     if estimator != "forward":
         return preset
     return "forward" if has_head else "default"
+
+
+def _sends_numbers(training: Mapping[str, Any]) -> bool:
+    """Whether devices tell derivatives, and of the head what a preset says."""
+    return (
+        training.get("mode") == "iteration"
+        and training.get("estimator", "forward") == "forward"
+        and "head" not in training
+    )
 
 
 def _sends_weights(training: Mapping[str, Any]) -> bool:

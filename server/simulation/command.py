@@ -31,7 +31,7 @@ from server.simulation.compute.arithmetic import tell_if_slow
 from server.simulation.data.dataset import few_rows_in
 from server.simulation.methods.methods import METHODS, check_method
 from server.simulation.options import FLEETS_NAMES, ComputeOptions, FleetOptions, SourceOptions
-from server.simulation.plan import plan_for
+from server.simulation.plan import Others, plan_for
 from server.simulation.quiet import quiet_libraries
 
 
@@ -52,6 +52,9 @@ class MethodOptions(OptionGroup):
     able: Annotated[
         float, typer.Option(min=0, max=1, help="Estimator auto: the share of clients that can hold an exact step.")
     ] = 1.0
+    others: Annotated[
+        Others, typer.Option(help="Who is not able goes back through a block, goes forward alone, or is absent.")
+    ] = "block"
     speeds: Annotated[
         float, typer.Option(min=1, help="How many times as long the slowest client takes as the fastest, simulated.")
     ] = 1.0

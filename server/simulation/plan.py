@@ -31,6 +31,7 @@ from server.simulation.methods.methods import PAPER_ADAPTER, PAPER_DATA, Method,
 
 Arithmetic = Literal["float32", "bfloat16"]
 Differences = Literal["taken", "limit"]
+Others = Literal["block", "forward", "absent"]
 
 
 class Plan(BaseModel):
@@ -64,8 +65,9 @@ class Plan(BaseModel):
     """Whether central differences are taken, or their limit."""
     variance_bound: float | None = None
     able: Annotated[float, Ge(0), Le(1)] = 1.0
-    """The share of clients that can hold an exact step through all blocks, where the estimator is `auto`; the others
-    go back through one."""
+    """The share of clients that can hold an exact step through all blocks, where the estimator is `auto`."""
+    others: Others = "block"
+    """Who is not able goes back through one block, goes forward alone, or takes no part."""
     speeds: Annotated[float, Ge(1), Le(1e6)] = 1.0
     """How many times as long the slowest client takes as the fastest."""
     settings: JobSettings
@@ -97,7 +99,14 @@ class Plan(BaseModel):
         estimator = self.settings.training.estimator
         if self.able < 1 and estimator != "auto":
             raise ValueError(f"--able is of estimator auto, and this is {estimator}: leave it out, or take auto")
+        if self.present < self.settings.per_round <= self.clients:
+            raise ValueError(f"--others absent leaves {self.present} clients, and --per-round is more: lower it")
         return self
+
+    @property
+    def present(self) -> int:
+        """How many clients, the first ones, take part."""
+        return round(self.able * self.clients) if self.others == "absent" else self.clients
 
 
 def plan_for(
@@ -122,6 +131,8 @@ def plan_for(
     known = PAPER_DATA.get(Path(data).name)
     if preset == "paper":
         adapter, others = _of_the_paper(adapter, others, known)
+    if preset == "forward" and AdapterOptions(**adapter) == AdapterOptions():
+        adapter = {"method": "bottleneck"}  # what a bundle for such a fleet is exported with
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = PRESETS.get(preset, {})  # the plan refuses one that there is not
     of_kind = of_data(preset, has_head=has_head(others.get("task", DEFAULT_TASK)), few=few)

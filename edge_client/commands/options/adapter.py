@@ -60,7 +60,7 @@ class AdapterOptions(OptionGroup):
     title = "Adapter"
 
     method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(_ADAPTERS)}.")] = "lora"
-    rank: Annotated[int, typer.Option(min=0, help="Rank of LoRA and bottleneck; 0: 4.")] = 0
+    rank: Annotated[int, typer.Option(min=0, help="Rank of LoRA and bottleneck; 0: 4 and 16.")] = 0
     alpha: Annotated[float, typer.Option(help="LoRA's scale, over its rank; 0: as the rank, which scales nothing.")] = 0
     targets: Annotated[
         tuple[str, ...],

@@ -21,4 +21,4 @@ def _config(options: AdapterOptions, targets: Targets, common: dict[str, Any]) -
     return LoraConfig(r=options.rank, lora_alpha=options.rank, target_modules=list(targets.names), **common)  # type: ignore[arg-type]
 
 
-ADAPTER = Adapter(_config, options=("rank",), rank=4, at_bottlenecks=True)
+ADAPTER = Adapter(_config, options=("rank",), rank=16, at_bottlenecks=True)

@@ -121,20 +121,17 @@ def _bytes(
 ) -> tuple[int, int]:
     """The bytes that a device sends and fetches in a round."""
     if variant.mode == "iteration":
-        steps, scalars = steps_in(variant, 0), _scalars(manifest, variant)
-        gradient = _WEIGHT * manifest.head_size if variant.head == "exact" else 0
-        return steps * (scalars + gradient), steps * (settings.per_round * scalars + gradient)
+        steps, exact = steps_in(variant, 0), variant.head == "exact"
+        values = np.zeros((variant.directions, variant.rows), np.float32)
+        head = values if manifest.head and not exact else None
+        scalars = len(encode_report(ScalarReport(0.0, 1, values, head)))
+        told = ScalarReport(0.0, 1, values, head, np.zeros(manifest.head_size, np.float32) if exact else None)
+        mean = _WEIGHT * manifest.head_size if exact else 0
+        return steps * len(encode_report(told)), steps * (settings.per_round * scalars + mean)
     width = _SUMMAND if settings.secure_aggregation else _WEIGHT
     sizes = [sum(parameter.size for parameter in manifest.trained_with(units)) for units in dealt]
     common = manifest.trained_with(common_units(manifest, settings.training, settings.passes))
     return round(width * fmean(sizes)), _WEIGHT * sum(parameter.size for parameter in common)
-
-
-def _scalars(manifest: Manifest, variant: Training) -> int:
-    """Bytes of the derivatives in a report of mode iteration."""
-    values = np.zeros((variant.directions, variant.rows), np.float32)
-    head = values if manifest.head and variant.head != "exact" else None
-    return len(encode_report(ScalarReport(0.0, 1, values, head)))
 
 
 def _memory(manifest: Manifest, variant: Training, dealt: Sequence[tuple[int, ...]]) -> int | None:

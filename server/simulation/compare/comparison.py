@@ -173,6 +173,7 @@ def describe(config: Config) -> dict[str, str]:
         "model": config.model,
         "method": config.method,
         "able": _text(config.able if config.able < 1 else None),
+        "others": config.others if config.able < 1 and config.others != "block" else "",
         "preset": _text(config.preset),
         "adapter": (adapter.method if adapter else "")
         + "".join(f" {_SHORT.get(name, name)}={_text(value)}" for name, value in parts if value is not None),

@@ -67,6 +67,7 @@ class Config(msgspec.Struct, frozen=True):
     differences: str | None = None
     variance_bound: float | None = None
     able: float = 1.0
+    others: str = "block"
     speeds: float = 1.0
     settings: dict[str, Any] = {}
     """The job's."""

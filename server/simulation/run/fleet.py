@@ -139,7 +139,7 @@ class Fleet:
         settings, number = self.settings, state.round + 1
         clip = mechanism_of(settings).clip_at(state.model.clip) if settings.is_private else None
         among = taken if settings.is_private else sampled
-        chosen = among(self.plan.seed, number, self.clients, settings.per_round)
+        chosen = among(self.plan.seed, number, self.plan.present, settings.per_round)
         context = RoundContext(settings, self.manifest)
         slots = strategy_of(settings).configure(number, len(chosen), context)
         measures = settings.measures(self.manifest)

@@ -19,7 +19,7 @@ class FleetVariants(NamedTuple):
     """So many, the first ones, can hold whatever step there is."""
     best: Training
     least: Training
-    """Of those that can hold a block's way back."""
+    """Of those that can hold a block's way back, or none."""
     depth: Depth | None
     """None where there is no choice."""
 
@@ -40,7 +40,8 @@ def variants_in(plan: Plan, settings: JobSettings, manifest: Manifest, clients: 
     )
     if len(variants) == 1:
         return FleetVariants(able, variants[0], variants[0], None)
-    most, block = variants[0].exact_blocks, variants[-2].exact_blocks
-    depth = settings.depth(manifest, [most] * able + [block] * (clients - able))
+    most, least = variants[0].exact_blocks, variants[-1 if plan.others == "forward" else -2].exact_blocks
+    others = 0 if plan.others == "absent" else clients - able
+    depth = settings.depth(manifest, [most] * able + [least] * others)
     within = [variant for variant in variants if variant.exact_blocks <= depth.blocks]
-    return FleetVariants(able, within[0], next(variant for variant in within if variant.exact_blocks <= block), depth)
+    return FleetVariants(able, within[0], next(variant for variant in within if variant.exact_blocks <= least), depth)

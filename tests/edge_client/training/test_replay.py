@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replaced
 
 from edge_client.bundle.folder import Bundle
+from edge_client.bundle.manifest import Parameter
 from edge_client.data.batches import Batches
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
@@ -29,6 +31,7 @@ from edge_client.wire.scalars import (
     decode_report,
     encode_record,
     encode_report,
+    split_head,
 )
 
 EXAMPLES = [Example(text, None, number % 3) for number, text in enumerate(["a train", "the ice", "is it", "a b", "on"])]
@@ -79,7 +82,8 @@ def test_a_published_step_is_the_clients_own_step(opened, changed, settings):
     moved = changes(read, manifest, task.training)
     own = estimator(opened, task).gradient(batch_of(opened, task, 1), weights, 3).gradients
     assert set(moved) == set(own) == trained(manifest, task)
-    for name, gradient in own.items():  # halves keep three digits
+    head = split_head(report.head_gradient, manifest) if task.training.head == "exact" else {}
+    for name, gradient in (own | head).items():  # halves keep three digits, and the head comes as it was read
         largest = np.abs(gradient).max()
         np.testing.assert_allclose(moved[name], -0.1 * gradient, atol=0.1 * largest * 3e-3)
 
@@ -122,6 +126,19 @@ def test_an_uplink_of_eight_examples_is_small(opened, changed):
     report = sent(opened, task, opened[0].initial_adapter())
     assert math.isfinite(report.loss)
     assert len(encode_report(report)) == 12 + 2 * 2 * 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 127, 128, 770])
+def test_a_head_goes_in_two_bits_a_number(opened, size):
+    """A normal gradient loses an eighth of its square, and one of a bias of two classes nothing."""
+    manifest = replaced(opened[0].manifest, head=(Parameter("head", (size,)),))
+    gradient = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    if size <= 2:
+        gradient = np.float32(0.3) * np.array([1, -1], np.float32)[:size]
+    data = encode_report(ScalarReport(0.5, 1, np.ones((1, 1), np.float32), head_gradient=gradient))
+    found = decode_report(data, manifest, Training(mode="iteration", head="exact", batch=1)).head_gradient
+    assert ((found - gradient) ** 2).sum() <= (1e-12 if size <= 2 else 0.14 * (gradient**2).sum())
+    assert len(data) == 14 + 4 * -(-size // 128) + -(-size // 4)
 
 
 @pytest.mark.parametrize("directions", [31, 64, 2047])

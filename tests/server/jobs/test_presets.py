@@ -32,6 +32,16 @@ def test_a_simulation_starts_where_a_job_does(preset):
     assert (plan.settings.average, plan.settings.rounds) == (job.average, job.rounds)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "adapter", "taken"),
+    [("forward", {}, ("bottleneck", 16)), ("forward", {"rank": 2}, ("lora", 2)), ("auto", {}, ("lora", 4))],
+)
+def test_a_forward_fleet_has_bottlenecks_unless_an_adapter_is_named(estimator, adapter, taken):
+    settings = {"training": {"estimator": estimator}}
+    plan = plan_for(method="spry", preset=None, model="m", data="notes", seed=0, adapter=adapter, settings=settings)
+    assert (plan.adapter.method, plan.adapter.rank) == taken
+
+
 def test_a_privacy_budget_brings_optimizers_that_noise_wants():
     """Steps of a length of their own, however short the clip; what is named goes over them."""
     asked = {"privacy_epsilon": 8.0, "training": {"learning_rate": 0.7}}
@@ -90,7 +100,9 @@ def test_more_directions_than_a_report_holds_are_refused(bundle):
     [("bottleneck", {}, "bottleneck"), ("bottleneck", {"estimator": "auto"}, "bottleneck"),
      ("bottleneck", {"estimator": "forward"}, "forward"), ("bottleneck", {"estimator": "exact"}, "default"),
      ("lora", {}, "auto"), ("ia3", {"estimator": "mixed"}, "auto"), ("lora", {"estimator": "forward"}, "forward"),
-     ("lora", {"estimator": "forward", "mode": "iteration"}, "default"),
+     ("lora", {"estimator": "forward", "mode": "iteration"}, "scalars"), ("lora", {"mode": "iteration"}, "scalars"),
+     ("lora", {"mode": "iteration", "head": "apart"}, "default"),
+     ("lora", {"mode": "iteration", "estimator": "central"}, "default"),
      ("lora", {"estimator": "exact"}, "default"), ("classifier", {}, "default")],
 )  # fmt: skip
 def test_the_preset_that_fits(adapter, asked, preset):
@@ -125,7 +137,7 @@ def test_a_start_with_few_rows_lets_devices_walk(bundle):
 
 
 @pytest.mark.parametrize("adapter", ["lora", "bottleneck"])
-@pytest.mark.parametrize("asked", [{"mode": "iteration"}, {"head": "joint"}])
+@pytest.mark.parametrize("asked", [{"mode": "iteration", "head": "apart"}, {"head": "joint"}])
 def test_nothing_goes_back_where_it_cannot_be_told(adapter, asked):
     assert preset_for(adapter, asked) == "default"
 

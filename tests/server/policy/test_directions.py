@@ -1,5 +1,7 @@
 """The plan of a forward device: two blocks, each of two units with 64 numbers, the last of one token."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from msgspec.structs import replace as changed
@@ -9,7 +11,7 @@ from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import numbers_moved
 from edge_client.wire.protocol import Training
 from server.jobs.completion import complete
-from server.jobs.presets import preset_for, start_of
+from server.jobs.presets import merged, preset_for, start_of
 from server.jobs.settings import JobSettings
 from server.policy.depths import common_units
 from server.policy.directions import MOST, TEXTS, ForwardPlan, forward_plan
@@ -85,7 +87,14 @@ def test_a_forward_job_is_planned_with_nothing_else_named(manifest):
     assert ONE_TOKEN < passes(kind_of(settings.training), settings.training, manifest, LAST) <= 2.0
 
 
-def test_language_models_and_scalars_keep_the_plain_start():
-    forward = {"estimator": "forward"}
-    assert preset_for("lora", forward, has_head=False) == "default"
-    assert preset_for("lora", {**forward, "mode": "iteration"}) == "default"
+@pytest.mark.parametrize("mode", ["epoch", "iteration"])
+def test_language_models_keep_the_plain_start(mode):
+    assert preset_for("lora", {"estimator": "forward", "mode": mode}, has_head=False) == "default"
+
+
+def test_a_job_of_numbers_alone_is_planned_as_one_of_weights(manifest):
+    asked = {"mode": "iteration"}
+    start = start_of(offering(manifest, 1, 8), preset_for("lora", asked))
+    settings = complete(JobSettings.model_validate(merged(start, {"training": asked})), manifest)
+    assert settings.training.directions == forward_plan(manifest, replace(OPEN, per_example=False), 2.0).directions
+    assert (settings.training.head, settings.training.rows) == ("exact", 1)

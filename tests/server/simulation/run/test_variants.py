@@ -30,6 +30,16 @@ def test_clients_train_as_a_server_would_have_them(bundle, able, passes, depths,
     assert variants.slot(RoundSlot(0, (0,))).units == units
 
 
+@pytest.mark.parametrize(("others", "depth"), [("block", 1), ("forward", 0), ("absent", 1)])
+def test_the_others_go_back_through_a_block_or_not_at_all(bundle, others, depth):
+    with Bundle.open(bundle) as opened:
+        manifest = opened.manifest
+    settings = {"training": {"batch": 2, "length": 8}, "per_round": 2}
+    plan = plan_for(settings=settings, able=0.5, others=others, clients=8, **GIVEN)
+    assert plan.present == (4 if others == "absent" else 8)
+    assert variants_in(plan, plan.settings, manifest, clients=8).of(7).exact_blocks == depth
+
+
 def test_who_has_no_choice_keeps_to_the_settings(bundle):
     with Bundle.open(bundle) as opened:
         manifest = opened.manifest

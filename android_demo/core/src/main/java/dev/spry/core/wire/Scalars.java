@@ -15,8 +15,9 @@ import dev.spry.core.TrainingException;
  *
  * <pre>
  * report   loss f32, scale f32, examples u16, flags u8, count u8, count x f16 [units' jvps], count x f16 [head's]
- *          and, with flag EXACT_HEAD, the head's gradient as f32 in the manifest's order; the upper six bits of
- *          flags are those of count
+ *          and, with flag EXACT_HEAD, the head's gradient in the manifest's order, in blocks of 128 numbers: a scale
+ *          f32, then two bits a number, from a byte's lowest on: 1 for a negative one, 2 for one that stands for FAR
+ *          times the scale; the upper six bits of flags are those of count
  * record   magic "SPRY", bytes u32, version u32, round u32, iteration u32, K u16, batch u16, participants u16,
  *          unit bytes u8, 0 u8; then for each participant seed u64, units (a bit set), its report without loss;
  *          then, with EXACT_HEAD, the weighted mean of the head's gradients as f32
@@ -30,6 +31,10 @@ public final class Scalars {
     private static final int FLAG_BITS = 2;
     /** Scalars of a kind in a report; more directions or rows need mode epoch. */
     private static final int LARGEST = (1 << 16 - FLAG_BITS) - 1;
+    private static final int BLOCK = 128;
+    private static final double FAR = 3.3357;
+    /** Of a block's root mean square: what lies beyond is large. */
+    private static final double BETWEEN = 0.9816;
 
     private Scalars() {
     }
@@ -44,7 +49,7 @@ public final class Scalars {
         }
         int kinds = report.headJvp == null ? 1 : 2;
         int head = report.headGradient == null ? 0 : report.headGradient.length;
-        ByteBuffer out = little(ByteBuffer.allocate(12 + 2 * count * kinds + 4 * head));
+        ByteBuffer out = little(ByteBuffer.allocate(12 + 2 * count * kinds + sizeInTwoBits(head)));
         float scale = scale(report);
         out.putFloat(report.loss).putFloat(scale).putShort((short) report.examples);
         int flags = (kinds == 2 ? HEAD_JVPS : 0) | (report.headGradient == null ? 0 : EXACT_HEAD);
@@ -54,10 +59,35 @@ public final class Scalars {
         if (kinds == 2) {
             putHalves(out, report.headJvp, scale);
         }
-        if (head > 0) {
-            out.asFloatBuffer().put(report.headGradient);
+        for (int start = 0; start < head; start += BLOCK) {
+            putInTwoBits(out, Arrays.copyOfRange(report.headGradient, start, Math.min(head, start + BLOCK)));
         }
         return out.array();
+    }
+
+    private static int sizeInTwoBits(int count) {
+        int rest = count % BLOCK;
+        return count / BLOCK * (4 + BLOCK / 4) + (rest > 0 ? 4 + (rest + 3) / 4 : 0);
+    }
+
+    private static void putInTwoBits(ByteBuffer out, float[] block) {
+        double squares = 0;
+        for (float value : block) {
+            squares += (double) value * value;
+        }
+        double between = BETWEEN * Math.sqrt(squares / block.length);
+        double products = 0;
+        double lengths = 0;
+        byte[] codes = new byte[(block.length + 3) / 4];
+        for (int number = 0; number < block.length; number++) {
+            double size = Math.abs((double) block[number]);
+            double length = size > between ? FAR : 1;
+            products += size * length;
+            lengths += length * length;
+            int code = (block[number] < 0 ? 1 : 0) | (size > between ? 2 : 0);
+            codes[number / 4] |= (byte) (code << 2 * (number % 4));
+        }
+        out.putFloat((float) (products / lengths)).put(codes);
     }
 
     private static float scale(ScalarReport report) {

@@ -79,6 +79,14 @@ class ScalarsTest {
     }
 
     @Test
+    void aHeadGoesInTwoBitsANumber() {
+        float[] gradient = {0.5f, -3, 0.25f, 1, -1, 2};
+        byte[] found = Scalars.encode(new ScalarReport(0.5f, 2, new float[] {1}, null, gradient));
+        byte[] codes = {97, 114, 61, 63, 12, 9}; // the scale, 0.74002653f, and 0 3 0 0, 1 2 0 0
+        assertArrayEquals(codes, Arrays.copyOfRange(found, 14, found.length));
+    }
+
+    @Test
     void numbersOf16BitsAreThoseOfTheStandard() {
         for (int half = 0; half < 1 << 16; half++) {
             float value = Halves.decode((short) half);
