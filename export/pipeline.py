@@ -22,7 +22,7 @@ from export.check.quantized import tied_weights
 from export.errors import ExportError, VerificationFailed
 from export.graph.slots import slot_of
 from export.lower.lowering import Results, SegmentLowering, lower_all, partial, prune
-from export.lower.target import Shaped, processor_for
+from export.lower.target import Fineness, Shaped, processor_for
 from export.model import mapped
 from export.model.fitting import require_memory_for_all, require_memory_for_each
 from export.model.kept import keep
@@ -34,6 +34,11 @@ from export.verification import Verification, measured
 from export.write import pack
 
 CACHE_LIMIT = 20_000_000_000
+_FINER: Sequence[Fineness] = ("narrow", "fine")
+"""Forms of int8 products for models that one digit is too coarse for, in the order that they are tried."""
+_STAGES: Mapping[Fineness, str] = {
+    "coarse": "lower", "narrow": "lower, in two digits", "fine": "lower, all in two digits"
+}  # fmt: skip
 
 
 def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m.Manifest:
@@ -72,20 +77,21 @@ def _finest_needed(parts: Parts, cache: Path, progress: Progress) -> m.Manifest:
         except VerificationFailed as error:
             if not all(parts.processors[runtime] for runtime in error.runtimes):
                 raise
-        two = _lowered(parts, cache, progress, fine=True)
-        verification.in_two = needed = _needed_in_two(parts, cache, progress, verification, one, two)
-        if needed < two.keys():
+        two: Results = {}
+        for fineness in _FINER:
+            two = _lowered(parts, cache, progress, fineness)
+            verification.in_two = needed = _needed_in_two(parts, cache, progress, verification, one, two)
             with suppress(VerificationFailed):
                 return _written(parts, cache, progress, verification, one | {key: two[key] for key in needed})
         verification.in_two = two.keys()
         return _written(parts, cache, progress, verification, two)
 
 
-def _lowered(parts: Parts, cache: Path, progress: Progress, *, fine: bool = False) -> Results:
-    """All segments, by runtime; `fine`: the form of int8 products that is as exact as it can be."""
+def _lowered(parts: Parts, cache: Path, progress: Progress, fineness: Fineness = "coarse") -> Results:
+    """All segments, by runtime."""
     options = parts.options
-    jobs = _jobs(parts, fine=fine)
-    with progress.stage("lower, in two digits" if fine else "lower", len(jobs)):
+    jobs = _jobs(parts, fineness)
+    with progress.stage(_STAGES[fineness], len(jobs)):
         workers = options.workers or int(bool(options.low_memory))
         results = lower_all(jobs, cache, workers, _telling(progress))
         _refuse_fallbacks(results, options)
@@ -172,7 +178,7 @@ def _processors(chain: DifferentiatedModel, options: ExportOptions) -> dict[str,
     return {name: processor_for(name, options.processor, options.precision, programs) for name in options.runtimes}
 
 
-def _jobs(parts: Parts, *, fine: bool = False) -> list[SegmentLowering]:
+def _jobs(parts: Parts, fineness: Fineness) -> list[SegmentLowering]:
     options, chain = parts.options, parts.chain
     tied = tied_weights(chain.programs)
     return [
@@ -184,7 +190,7 @@ def _jobs(parts: Parts, *, fine: bool = False) -> list[SegmentLowering]:
             _needed(chain.stored, shaped),
             tied,
             processor=parts.processors[runtime],
-            fine=fine,
+            fineness=fineness,
             in_files=parts.in_files,
         )
         for runtime in options.runtimes

@@ -22,8 +22,20 @@ from edge_client.runtimes.runtime import RUNTIMES
 from export.dual.programs import Program
 from export.errors import ExportError
 
-__all__ = ["Linking", "Lowered", "Lowering", "Precision", "ProgramEntry", "Shaped", "linked_tensors", "lowering"]
+__all__ = [
+    "Fineness",
+    "Linking",
+    "Lowered",
+    "Lowering",
+    "Precision",
+    "ProgramEntry",
+    "Shaped",
+    "linked_tensors",
+    "lowering",
+]
 
+Fineness = Literal["coarse", "narrow", "fine"]
+"""In how many digits int8 products take what enters them: one; two, but one where a layer widens; two everywhere."""
 STATE = "hidden"
 """What a segment hands to the next."""
 
@@ -97,8 +109,8 @@ class Lowering(Protocol):
 class ForProcessors(Protocol):
     """A lowering whose int8 products are not the same for all processors."""
 
-    def on(self, processor: Processor, *, fine: bool = False) -> Lowering:
-        """The lowering for one of them; `fine` for models that it is too coarse for."""
+    def on(self, processor: Processor, fineness: Fineness = "coarse") -> Lowering:
+        """The lowering for one of them, finer for models that it is too coarse for."""
         ...
 
     def fastest(self, programs: Sequence[Shaped]) -> Processor:
@@ -125,8 +137,8 @@ def linked_tensors(programs: Sequence[ProgramSpec]) -> tuple[tuple[TensorSpec, .
     return tuple(inputs.values()), tuple(outputs.values())
 
 
-def lowering(runtime: str, processor: str = "", *, fine: bool = False) -> Lowering:
-    """The lowering of a runtime of the table, for a processor where it is asked for one, and as fine as it can."""
+def lowering(runtime: str, processor: str = "", fineness: Fineness = "coarse") -> Lowering:
+    """The lowering of a runtime of the table, for a processor where it is asked for one, and as fine as asked for."""
     where = RUNTIMES[runtime].lowering or f"export.lower.{runtime}.lowering:LOWERING"
     try:
         resolved: Lowering = resolve_name(where)
@@ -134,7 +146,7 @@ def lowering(runtime: str, processor: str = "", *, fine: bool = False) -> Loweri
         raise ExportError(f"the target {runtime} needs {error.name}: {install_command('export')}") from error
     if not processor or not isinstance(resolved, ForProcessors):
         return resolved
-    return resolved.on(processor, fine=fine)  # type: ignore[arg-type]
+    return resolved.on(processor, fineness)  # type: ignore[arg-type]
 
 
 def processor_for(

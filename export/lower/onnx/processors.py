@@ -18,7 +18,7 @@ from edge_client.runtimes.runtime import Runtime, open_runtime
 from export.graph import ops
 from export.graph.slots import value_of
 from export.lower.onnx.graph import Graph, WeightFile
-from export.lower.onnx.rows import FineRows8, FineSignedRows8, Rows8, SignedRows8
+from export.lower.onnx.rows import Rows8, SignedRows8
 from export.lower.target import Shaped
 
 PRODUCTS: Mapping[Processor, type[Rows8]] = {
@@ -27,8 +27,6 @@ PRODUCTS: Mapping[Processor, type[Rows8]] = {
     "amx": SignedRows8,
     "arm-dotprod": SignedRows8,
 }
-FINE: Mapping[type[Rows8], type[Rows8]] = {Rows8: FineRows8, SignedRows8: FineSignedRows8}
-"""For models whose derivatives one digit tells too coarsely."""
 ANYWHERE: Processor = "avx2"
 """Right on every processor."""
 _RUNS = 7

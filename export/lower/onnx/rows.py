@@ -4,7 +4,8 @@ What enters a product is rounded to 8 bits with a scale of its own for each toke
 channels of a transformer's hidden state are ten times larger than the rest, and that one scale has to reach them: the
 input is turned first, by a small orthogonal matrix within groups of its channels, and the weight with it. Large numbers
 then spread over their group, and x R (W R)' is x W'. Where that is too coarse for a model, what is left of the input is
-rounded once more, in a second digit with a product of its own.
+rounded once more, in a second digit with a product of its own. Layers that widen are the last to get it: their products
+are the largest, and their rounding costs the derivatives least.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from export.graph.slots import value_of
 from export.lower.onnx.encodings import MIDDLE, Floats, decode_rows, encode_rows, group_of, hadamard, signed
 from export.lower.onnx.frozen import Frozen
 from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, WeightReference
+from export.lower.target import Fineness
 
 Digits = tuple[Sequence[str], str]
 """Of what enters a product: numbers, the coarse ones first, and the scales of the rows of these."""
@@ -29,6 +31,8 @@ Digits = tuple[Sequence[str], str]
 _MIDDLE = np.array(MIDDLE, np.uint8)
 _DIGIT = 254.0
 """A digit's scale in the next one's: what is left of a number is at most half a step to either side."""
+_WIDENS = 2
+"""Times as many channels leave a layer that widens as enter it, or more."""
 _TINY = 1e-20
 """In place of a largest value of zero."""
 
@@ -40,8 +44,13 @@ class Rows8(Frozen):
     middle: ClassVar[Array] = _MIDDLE
     """What stands for zero in the weight."""
     suffix: ClassVar[str] = "u8"
-    digits: ClassVar[int] = 1
-    """Of what enters a product, 8 bits each."""
+    fineness: Fineness = "coarse"
+
+    @property
+    def digits(self) -> int:
+        """Of what enters the product, 8 bits each."""
+        widens = self.weight.shape[0] >= _WIDENS * self.columns
+        return 1 if self.fineness == "coarse" or (self.fineness == "narrow" and widens) else 2
 
     @classmethod
     def rounded(cls, weight: Floats) -> Floats:
@@ -73,7 +82,7 @@ class Rows8(Frozen):
         """Likewise, once each output channel's scale is in the gradient."""
         weight, scales = (graph.external(reference) for reference in self._encoded())
         shape = value_of(gradient).shape
-        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape, self.digits)
+        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape, 1 if self.fineness == "coarse" else 2)
         product = self._product(graph, rows, weight, 1.0, turn=not self.rows)
         return _turned(graph, product, (*shape[:-1], self.columns))
 
@@ -113,18 +122,6 @@ class SignedRows8(Rows8):
         return signed(numbers)
 
 
-class FineRows8(Rows8):
-    """Two digits: nearly as exact as the weight, for twice the products."""
-
-    digits = 2
-
-
-class FineSignedRows8(SignedRows8):
-    """The same where the processor adds products of unsigned and signed bytes in 32 bits."""
-
-    digits = 2
-
-
 class Table8(Rows8):
     """A table that is only looked up, as it is."""
 
@@ -133,7 +130,7 @@ class Table8(Rows8):
 
 def _rounded_once(graph: Graph, x: fx.Node, digits: int) -> Digits:
     """Round what enters once, turned; several products share it."""
-    key = "rows", graph.name(x)
+    key = "rows", graph.name(x), digits
     if key not in graph.notes:
         shape = value_of(x).shape
         rows = math.prod(shape[:-1]), shape[-1]
