@@ -17,12 +17,12 @@ from edge_client.keys import read_secret
 from export.adapt.pooling import STEPS
 from export.adapt.wrapping import adapt
 from export.assembly import assemble
-from export.chain import DifferentiatedModel, Parts, differentiate
+from export.chain import Parts, differentiate
 from export.check.quantized import tied_weights
 from export.errors import ExportError, VerificationFailed
 from export.graph.slots import slot_of
 from export.lower.lowering import Results, SegmentLowering, lower_all, partial, prune
-from export.lower.target import Fineness, Shaped, processor_for
+from export.lower.target import Shaped, processor_for
 from export.model import mapped
 from export.model.fitting import require_memory_for_all, require_memory_for_each
 from export.model.kept import keep
@@ -34,11 +34,6 @@ from export.verification import Verification, measured
 from export.write import pack
 
 CACHE_LIMIT = 20_000_000_000
-_FINER: Sequence[Fineness] = ("narrow", "fine")
-"""Forms of int8 products for models that one digit is too coarse for, in the order that they are tried."""
-_STAGES: Mapping[Fineness, str] = {
-    "coarse": "lower", "narrow": "lower, in two digits", "fine": "lower, all in two digits"
-}  # fmt: skip
 
 
 def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m.Manifest:
@@ -57,7 +52,7 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         keep(chain.stored.values(), loaded.kept or {})
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
         Path(cache).mkdir(parents=True, exist_ok=True)
-        parts = Parts(options, loaded, adapted, chain, _processors(chain, options), in_files=in_files)
+        parts = Parts(options, loaded, adapted, chain, _processors(options), in_files=in_files)
         manifest = _finest_needed(parts, Path(cache), progress)
         if options.cache is not None:
             prune(options.cache, CACHE_LIMIT)
@@ -77,21 +72,20 @@ def _finest_needed(parts: Parts, cache: Path, progress: Progress) -> m.Manifest:
         except VerificationFailed as error:
             if not all(parts.processors[runtime] for runtime in error.runtimes):
                 raise
-        two: Results = {}
-        for fineness in _FINER:
-            two = _lowered(parts, cache, progress, fineness)
-            verification.in_two = needed = _needed_in_two(parts, cache, progress, verification, one, two)
+        two = _lowered(parts, cache, progress, fine=True)
+        verification.in_two = needed = _needed_in_two(parts, cache, progress, verification, one, two)
+        if needed < two.keys():
             with suppress(VerificationFailed):
                 return _written(parts, cache, progress, verification, one | {key: two[key] for key in needed})
         verification.in_two = two.keys()
         return _written(parts, cache, progress, verification, two)
 
 
-def _lowered(parts: Parts, cache: Path, progress: Progress, fineness: Fineness = "coarse") -> Results:
-    """All segments, by runtime."""
+def _lowered(parts: Parts, cache: Path, progress: Progress, *, fine: bool = False) -> Results:
+    """All segments, by runtime; `fine`: the form of int8 products that is as exact as it can be."""
     options = parts.options
-    jobs = _jobs(parts, fineness)
-    with progress.stage(_STAGES[fineness], len(jobs)):
+    jobs = _jobs(parts, fine=fine)
+    with progress.stage("lower, in two digits" if fine else "lower", len(jobs)):
         workers = options.workers or int(bool(options.low_memory))
         results = lower_all(jobs, cache, workers, _telling(progress))
         _refuse_fallbacks(results, options)
@@ -172,13 +166,12 @@ def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
 # --- lowering --------------------------------------------------------------------------------------------------------
 
 
-def _processors(chain: DifferentiatedModel, options: ExportOptions) -> dict[str, str]:
+def _processors(options: ExportOptions) -> dict[str, str]:
     """By runtime, what its files are made for."""
-    programs = [shaped for group in chain.programs.values() for shaped in group]
-    return {name: processor_for(name, options.processor, options.precision, programs) for name in options.runtimes}
+    return {name: processor_for(name, options.processor, options.precision) for name in options.runtimes}
 
 
-def _jobs(parts: Parts, fineness: Fineness) -> list[SegmentLowering]:
+def _jobs(parts: Parts, *, fine: bool = False) -> list[SegmentLowering]:
     options, chain = parts.options, parts.chain
     tied = tied_weights(chain.programs)
     return [
@@ -190,7 +183,7 @@ def _jobs(parts: Parts, fineness: Fineness) -> list[SegmentLowering]:
             _needed(chain.stored, shaped),
             tied,
             processor=parts.processors[runtime],
-            fineness=fineness,
+            fine=fine,
             in_files=parts.in_files,
         )
         for runtime in options.runtimes

@@ -30,7 +30,7 @@ from torch import Tensor
 from edge_client.bundle.manifest import FileSpec
 from export.errors import ExportError
 from export.graph.slots import slot_of, value_of
-from export.lower.target import Fineness, Precision, ProgramEntry, Shaped, lowering
+from export.lower.target import Precision, ProgramEntry, Shaped, lowering
 from export.model.kept import kept_blocks
 from export.model.mapped import let_go
 
@@ -52,7 +52,7 @@ class SegmentLowering:
     stored: Mapping[str, Tensor]
     tied: tuple[str, ...] = ()
     processor: str = ""
-    fineness: Fineness = "coarse"
+    fine: bool = False
     """Whether int8 products are as exact as they can be, at twice their price."""
     in_files: bool = False
     """Whether its weights, which are mapped, are let go behind each use."""
@@ -170,7 +170,7 @@ def _worker_count(jobs: Sequence[SegmentLowering], asked: int) -> int:
 
 
 def _lower(job: SegmentLowering, key: Path) -> LoweredSegment:
-    target = lowering(job.runtime, job.processor, job.fineness)
+    target = lowering(job.runtime, job.processor, fine=job.fine)
     lowered = target.lower(job.segment, job.programs, job.stored, job.precision, tied=job.tied)
     job.done()
     key.parent.mkdir(parents=True, exist_ok=True)
@@ -238,7 +238,7 @@ def _key(job: SegmentLowering) -> str:
         job.segment,
         job.tied,
         job.processor,
-        job.fineness,
+        job.fine,
         lowering(job.runtime).versions(),
     )
     digest.update(repr(options).encode())

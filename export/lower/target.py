@@ -17,25 +17,13 @@ from torch import Tensor
 
 from edge_client.bundle.manifest import Precision, ProgramSpec, TensorSpec
 from edge_client.distribution import install_command
-from edge_client.runtimes.processors import Processor
+from edge_client.runtimes.processors import Processor, this_processor
 from edge_client.runtimes.runtime import RUNTIMES
 from export.dual.programs import Program
 from export.errors import ExportError
 
-__all__ = [
-    "Fineness",
-    "Linking",
-    "Lowered",
-    "Lowering",
-    "Precision",
-    "ProgramEntry",
-    "Shaped",
-    "linked_tensors",
-    "lowering",
-]
+__all__ = ["Linking", "Lowered", "Lowering", "Precision", "ProgramEntry", "Shaped", "linked_tensors", "lowering"]
 
-Fineness = Literal["coarse", "narrow", "fine"]
-"""In how many digits int8 products take what enters them: one; two, but one where a layer widens; two everywhere."""
 STATE = "hidden"
 """What a segment hands to the next."""
 
@@ -109,12 +97,8 @@ class Lowering(Protocol):
 class ForProcessors(Protocol):
     """A lowering whose int8 products are not the same for all processors."""
 
-    def on(self, processor: Processor, fineness: Fineness = "coarse") -> Lowering:
-        """The lowering for one of them, finer for models that it is too coarse for."""
-        ...
-
-    def fastest(self, programs: Sequence[Shaped]) -> Processor:
-        """The processor to lower for, by what this machine measures."""
+    def on(self, processor: Processor, *, fine: bool = False) -> Lowering:
+        """The lowering for one of them; `fine` for models that it is too coarse for."""
         ...
 
 
@@ -137,8 +121,8 @@ def linked_tensors(programs: Sequence[ProgramSpec]) -> tuple[tuple[TensorSpec, .
     return tuple(inputs.values()), tuple(outputs.values())
 
 
-def lowering(runtime: str, processor: str = "", fineness: Fineness = "coarse") -> Lowering:
-    """The lowering of a runtime of the table, for a processor where it is asked for one, and as fine as asked for."""
+def lowering(runtime: str, processor: str = "", *, fine: bool = False) -> Lowering:
+    """The lowering of a runtime of the table, for a processor where it is asked for one, and as fine as it can."""
     where = RUNTIMES[runtime].lowering or f"export.lower.{runtime}.lowering:LOWERING"
     try:
         resolved: Lowering = resolve_name(where)
@@ -146,14 +130,11 @@ def lowering(runtime: str, processor: str = "", fineness: Fineness = "coarse") -
         raise ExportError(f"the target {runtime} needs {error.name}: {install_command('export')}") from error
     if not processor or not isinstance(resolved, ForProcessors):
         return resolved
-    return resolved.on(processor, fineness)  # type: ignore[arg-type]
+    return resolved.on(processor, fine=fine)  # type: ignore[arg-type]
 
 
-def processor_for(
-    runtime: str, processor: Processor | Literal["auto"], precision: Precision, programs: Sequence[Shaped]
-) -> str:
+def processor_for(runtime: str, processor: Processor | Literal["auto"], precision: Precision) -> str:
     """Choose the processor that the runtime's files are made for; empty where they are the same for all."""
-    resolved = lowering(runtime)
-    if precision != "int8" or not isinstance(resolved, ForProcessors):
+    if precision != "int8" or not isinstance(lowering(runtime), ForProcessors):
         return ""
-    return resolved.fastest(programs) if processor == "auto" else processor
+    return this_processor() if processor == "auto" else processor

@@ -18,9 +18,9 @@ from export.graph.slots import slot_of
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.graph import WeightFile
 from export.lower.onnx.linking import link
-from export.lower.onnx.processors import ANYWHERE, PRODUCTS, fastest
+from export.lower.onnx.processors import ANYWHERE, FINE, PRODUCTS
 from export.lower.onnx.translate import SegmentWeights, Translator
-from export.lower.target import Fineness, Lowered, Precision, ProgramEntry, Shaped
+from export.lower.target import Lowered, Precision, ProgramEntry, Shaped
 from export.model.kept import kept_blocks
 
 __all__ = ["LOWERING", "OnnxLowering"]
@@ -31,14 +31,11 @@ _TIED = "onnx/tied"
 class OnnxLowering:
     """See `export.lower.target.ForProcessors`."""
 
-    def __init__(self, processor: Processor = ANYWHERE, fineness: Fineness = "coarse") -> None:
-        self.products, self.fineness = PRODUCTS[processor], fineness
+    def __init__(self, processor: Processor = ANYWHERE, *, fine: bool = False) -> None:
+        self.products = FINE[PRODUCTS[processor]] if fine else PRODUCTS[processor]
 
-    def on(self, processor: Processor, fineness: Fineness = "coarse") -> OnnxLowering:
-        return OnnxLowering(processor, fineness)
-
-    def fastest(self, programs: Sequence[Shaped]) -> Processor:
-        return fastest(programs)
+    def on(self, processor: Processor, *, fine: bool = False) -> OnnxLowering:
+        return OnnxLowering(processor, fine=fine)
 
     def lower(
         self,
@@ -58,9 +55,7 @@ class OnnxLowering:
         folder, prefix = (_TIED, f"{segment}.") if names else (f"onnx/{segment}", "")
         own = WeightFile(f"{prefix}weights.bin")
         shared = {name: WeightFile(f"{name}.bin") for name in sorted(names)}
-        weights = SegmentWeights(
-            [shaped.program for shaped in programs], stored, precision, own, shared, self.products, self.fineness
-        )
+        weights = SegmentWeights([shaped.program for shaped in programs], stored, precision, own, shared, self.products)
         lowered = Lowered()
         for shaped in programs:
             file = f"{folder}/{prefix}{shaped.name}.onnx"

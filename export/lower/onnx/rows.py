@@ -4,8 +4,7 @@ What enters a product is rounded to 8 bits with a scale of its own for each toke
 channels of a transformer's hidden state are ten times larger than the rest, and that one scale has to reach them: the
 input is turned first, by a small orthogonal matrix within groups of its channels, and the weight with it. Large numbers
 then spread over their group, and x R (W R)' is x W'. Where that is too coarse for a model, what is left of the input is
-rounded once more, in a second digit with a product of its own. Layers that widen are the last to get it: their products
-are the largest, and their rounding costs the derivatives least.
+rounded once more, in a second digit with a product of its own.
 """
 
 from __future__ import annotations
@@ -20,54 +19,41 @@ from onnx import TensorProto
 from torch import fx
 
 from export.graph.slots import value_of
-from export.lower.onnx.encodings import MIDDLE, Floats, decode_rows, encode_rows, group_of, hadamard, signed
+from export.lower.onnx.encodings import Floats, decode_rows, encode_rows, group_of, hadamard
 from export.lower.onnx.frozen import Frozen
 from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, WeightReference
-from export.lower.target import Fineness
 
 Digits = tuple[Sequence[str], str]
 """Of what enters a product: numbers, the coarse ones first, and the scales of the rows of these."""
 
-_MIDDLE = np.array(MIDDLE, np.uint8)
+_MIDDLE = np.array(128, np.uint8)
+"""Stands for zero in a byte of what enters a product."""
+_ZERO = np.array(0, np.int8)
 _DIGIT = 254.0
 """A digit's scale in the next one's: what is left of a number is at most half a step to either side."""
-_WIDENS = 2
-"""Times as many channels leave a layer that widens as enter it, or more."""
 _TINY = 1e-20
 """In place of a largest value of zero."""
 
 
 class Rows8(Frozen):
-    """Unsigned bytes around 128, whose products overflow on no processor."""
+    """Signed bytes, for processors that add products of unsigned and signed bytes in 32 bits."""
 
     turned: ClassVar[bool] = True
-    middle: ClassVar[Array] = _MIDDLE
-    """What stands for zero in the weight."""
-    suffix: ClassVar[str] = "u8"
-    fineness: Fineness = "coarse"
-
-    @property
-    def digits(self) -> int:
-        """Of what enters the product, 8 bits each."""
-        widens = self.weight.shape[0] >= _WIDENS * self.columns
-        return 1 if self.fineness == "coarse" or (self.fineness == "narrow" and widens) else 2
+    largest: ClassVar[int] = 127
+    suffix: ClassVar[str] = "s8"
+    digits: ClassVar[int] = 1
+    """Of what enters a product, 8 bits each."""
 
     @classmethod
     def rounded(cls, weight: Floats) -> Floats:
-        return decode_rows(*encode_rows(weight, turned=cls.turned), turned=cls.turned)
-
-    @staticmethod
-    def stored(numbers: Array) -> Array:
-        """The bytes in the file."""
-        return numbers
+        return decode_rows(*encode_rows(weight, turned=cls.turned, largest=cls.largest), turned=cls.turned)
 
     def _encoded(self) -> tuple[WeightReference, WeightReference]:
         encoded: list[Array] = []
 
         def numbers() -> Array:
-            encoded.extend(encode_rows(self.array(), turned=self.turned))
-            stored = self.stored(encoded[0])
-            return stored if self.rows else stored.T
+            encoded.extend(encode_rows(self.array(), turned=self.turned, largest=self.largest))
+            return encoded[0] if self.rows else encoded[0].T
 
         return self.store(self.suffix, numbers), self.store("scale", lambda: encoded[1])
 
@@ -82,7 +68,7 @@ class Rows8(Frozen):
         """Likewise, once each output channel's scale is in the gradient."""
         weight, scales = (graph.external(reference) for reference in self._encoded())
         shape = value_of(gradient).shape
-        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape, 1 if self.fineness == "coarse" else 2)
+        rows = _rounded(graph, graph.op("Mul", gradient, scales), shape, self.digits)
         product = self._product(graph, rows, weight, 1.0, turn=not self.rows)
         return _turned(graph, product, (*shape[:-1], self.columns))
 
@@ -91,9 +77,7 @@ class Rows8(Frozen):
             weight = graph.op("Transpose", weight, perm=[1, 0])
         numbers, row_scales = digits
         products = [
-            graph.op(
-                "MatMulIntegerToFloat", digit, weight, _DIGIT**-place, scales, _MIDDLE, self.middle, domain=MICROSOFT
-            )
+            graph.op("MatMulIntegerToFloat", digit, weight, _DIGIT**-place, scales, _MIDDLE, _ZERO, domain=MICROSOFT)
             for place, digit in enumerate(numbers)
         ]
         product = reduce(lambda one, other: graph.op("Add", one, other), products)
@@ -104,33 +88,40 @@ class Rows8(Frozen):
     def embedding(self, graph: Graph, ids: fx.Node) -> str:
         weight, scales = (graph.external(reference) for reference in self._encoded())
         numbers = graph.op("Cast", graph.op("Gather", weight, ids, axis=0), to=TensorProto.FLOAT)
-        if self.middle != 0:
-            numbers = graph.op("Sub", numbers, float(self.middle))
         scale = graph.op("Unsqueeze", graph.op("Gather", scales, ids, axis=0), graph.integers(-1))
         rows = graph.op("Mul", numbers, scale)
         return _turned(graph, rows, (*value_of(ids).shape, self.columns)) if self.turned else rows
 
 
-class SignedRows8(Rows8):
-    """Twice as fast where the processor adds products of unsigned and signed bytes in 32 bits."""
+class Rows7(Rows8):
+    """Seven bits, whose products are right everywhere: x86 before VNNI adds two of them in 16 bits, which suffice."""
 
-    middle = np.array(0, np.int8)
-    suffix = "s8"
+    largest = 63
+    suffix = "s7"
 
-    @staticmethod
-    def stored(numbers: Array) -> Array:
-        return signed(numbers)
+
+class FineRows8(Rows8):
+    """Two digits: nearly as exact as the weight, for twice the products."""
+
+    digits = 2
+
+
+class FineRows7(Rows7):
+    """The same in seven bits."""
+
+    digits = 2
 
 
 class Table8(Rows8):
     """A table that is only looked up, as it is."""
 
     turned = False
+    suffix = "table"
 
 
 def _rounded_once(graph: Graph, x: fx.Node, digits: int) -> Digits:
     """Round what enters once, turned; several products share it."""
-    key = "rows", graph.name(x), digits
+    key = "rows", graph.name(x)
     if key not in graph.notes:
         shape = value_of(x).shape
         rows = math.prod(shape[:-1]), shape[-1]

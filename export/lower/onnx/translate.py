@@ -19,7 +19,7 @@ from export.lower.onnx.frozen import Float, Frozen
 from export.lower.onnx.graph import Graph, WeightFile, WeightReference
 from export.lower.onnx.rows import Rows8
 from export.lower.onnx.rules import RULES
-from export.lower.target import Fineness, Precision
+from export.lower.target import Precision
 from export.model.kept import kept_blocks
 
 aten = torch.ops.aten
@@ -39,13 +39,11 @@ class SegmentWeights:
         own: WeightFile,
         shared: Mapping[str, WeightFile],
         products: type[Rows8],
-        fineness: Fineness,
     ) -> None:
         self.stored = stored
         self.precision: Precision = precision
         self.products = products
         """How weights in 8 bits are multiplied by."""
-        self.fineness: Fineness = fineness
         self.own = own
         self.shared = shared
         """Files of weights that another segment uses as well, the other way."""
@@ -70,10 +68,7 @@ class SegmentWeights:
                 kind = FileBlocks
             rows = name in self._looked_up or name in self.shared or name in self._in_parts
             file = self.shared.get(name, self.own)
-            frozen = kind(self._name(name), weight, file, rows=rows, own=self.own, part=slot.rows)
-            if isinstance(frozen, Rows8):
-                frozen.fineness = self.fineness
-            self._frozen[slot] = frozen
+            self._frozen[slot] = kind(self._name(name), weight, file, rows=rows, own=self.own, part=slot.rows)
         return self._frozen[slot]
 
     def plain(self, slot: Slot) -> WeightReference:
