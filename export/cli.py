@@ -55,7 +55,7 @@ class ProgramOptions(OptionGroup):
     )
     quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none"
     processor: Annotated[
-        str, typer.Option(help=f"What int8 products of onnx are for: auto (measured), {', '.join(PROCESSORS)}.")
+        str, typer.Option(help=f"What int8 products of onnx are for: auto (this one), {', '.join(PROCESSORS)}.")
     ] = "auto"
     batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8"
     seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, between commas.")] = "64"

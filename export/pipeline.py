@@ -17,7 +17,7 @@ from edge_client.keys import read_secret
 from export.adapt.pooling import STEPS
 from export.adapt.wrapping import adapt
 from export.assembly import assemble
-from export.chain import DifferentiatedModel, Parts, differentiate
+from export.chain import Parts, differentiate
 from export.check.quantized import tied_weights
 from export.errors import ExportError, VerificationFailed
 from export.graph.slots import slot_of
@@ -52,7 +52,7 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         keep(chain.stored.values(), loaded.kept or {})
     with tempfile.TemporaryDirectory() if options.cache is None else nullcontext(str(options.cache)) as cache:
         Path(cache).mkdir(parents=True, exist_ok=True)
-        parts = Parts(options, loaded, adapted, chain, _processors(chain, options), in_files=in_files)
+        parts = Parts(options, loaded, adapted, chain, _processors(options), in_files=in_files)
         manifest = _finest_needed(parts, Path(cache), progress)
         if options.cache is not None:
             prune(options.cache, CACHE_LIMIT)
@@ -166,10 +166,9 @@ def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
 # --- lowering --------------------------------------------------------------------------------------------------------
 
 
-def _processors(chain: DifferentiatedModel, options: ExportOptions) -> dict[str, str]:
+def _processors(options: ExportOptions) -> dict[str, str]:
     """By runtime, what its files are made for."""
-    programs = [shaped for group in chain.programs.values() for shaped in group]
-    return {name: processor_for(name, options.processor, options.precision, programs) for name in options.runtimes}
+    return {name: processor_for(name, options.processor, options.precision) for name in options.runtimes}
 
 
 def _jobs(parts: Parts, *, fine: bool = False) -> list[SegmentLowering]:

@@ -1,7 +1,7 @@
 """The processors that int8 products of ONNX Runtime are made for, and which of them this machine has.
 
-x86 before VNNI adds two products of an unsigned and a signed byte in 16 bits, which overflow; of two unsigned ones it
-does not. Processors with VNNI, AMX or ARM's dot products add in 32 bits, and are twice as fast with signed weights.
+x86 before VNNI adds two products of an unsigned and a signed byte in 16 bits, which overflow unless the signed one has
+7 bits. Processors with VNNI, AMX or ARM's dot products add in 32 bits.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def exact(made_for: str, here: Processor) -> bool:
 
 def remark(made_for: str, here: Processor) -> str:
     """Say what is wrong with a bundle for another processor; empty where it fits."""
-    again = f"export again with --processor {here}"
-    if not exact(made_for, here):
-        return f"its int8 products are for another processor ({made_for}) and would overflow on this one: {again}"
-    if made_for == "avx2" and here in ("vnni", "amx"):
-        return f"its int8 products are for {made_for} and take twice as long as they would here: {again}"
-    return ""
+    if exact(made_for, here):
+        return ""
+    return (
+        f"its int8 products are for another processor ({made_for}) and would overflow on this one: export again with "
+        f"--processor {here}"
+    )

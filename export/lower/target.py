@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edge_client.bundle.manifest import Precision, ProgramSpec, TensorSpec
 from edge_client.distribution import install_command
-from edge_client.runtimes.processors import Processor
+from edge_client.runtimes.processors import Processor, this_processor
 from edge_client.runtimes.runtime import RUNTIMES
 from export.dual.programs import Program
 from export.errors import ExportError
@@ -101,10 +101,6 @@ class ForProcessors(Protocol):
         """The lowering for one of them; `fine` for models that it is too coarse for."""
         ...
 
-    def fastest(self, programs: Sequence[Shaped]) -> Processor:
-        """The processor to lower for, by what this machine measures."""
-        ...
-
 
 @runtime_checkable
 class Linking(Protocol):
@@ -137,11 +133,8 @@ def lowering(runtime: str, processor: str = "", *, fine: bool = False) -> Loweri
     return resolved.on(processor, fine=fine)  # type: ignore[arg-type]
 
 
-def processor_for(
-    runtime: str, processor: Processor | Literal["auto"], precision: Precision, programs: Sequence[Shaped]
-) -> str:
+def processor_for(runtime: str, processor: Processor | Literal["auto"], precision: Precision) -> str:
     """Choose the processor that the runtime's files are made for; empty where they are the same for all."""
-    resolved = lowering(runtime)
-    if precision != "int8" or not isinstance(resolved, ForProcessors):
+    if precision != "int8" or not isinstance(lowering(runtime), ForProcessors):
         return ""
-    return resolved.fastest(programs) if processor == "auto" else processor
+    return this_processor() if processor == "auto" else processor

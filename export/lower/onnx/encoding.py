@@ -1,7 +1,7 @@
 """Which encoding a frozen weight has in ONNX.
 
     none   float32, one MatMul over values and tangents
-    int8   a scale per output channel; what enters has one per token and tangent (`rows`), in signed or unsigned bytes
+    int8   a scale per output channel; what enters has one per token and tangent (`rows`), in 8 bits or in 7
            (`processors`)
     int4   MatMulNBits, blocks of 32 (`blocks`); embedding tables in int8
 

@@ -1,6 +1,6 @@
 """How a frozen weight is rounded: symmetric 8 bits with a scale per row, or 4 bits with a scale per block of 32.
 
-Numbers lie around the middle of an unsigned type.
+Those of 4 bits lie around the middle of an unsigned type.
 """
 
 from __future__ import annotations
@@ -14,29 +14,27 @@ from numpy.typing import NDArray
 from edge_client.arrays import Floats
 
 BLOCK = 32
-MIDDLE = 128
-"""Stands for zero in a byte."""
 _LARGEST_GROUP = 32
 _HALF = 8
 _ROWS = 4096
 """Rows worked on at a time: a large table is never copied whole in float32."""
 
 
-def encode_rows(weight: Floats, *, turned: bool = False) -> tuple[NDArray[np.uint8], Floats]:
-    """Integers in 128 ± 127 [out, in], and a scale per row [out]; of the weight as it is, or turned."""
-    numbers = np.empty(weight.shape, np.uint8)
+def encode_rows(weight: Floats, *, turned: bool = False, largest: int = 127) -> tuple[NDArray[np.int8], Floats]:
+    """Integers of at most `largest` [out, in], and a scale per row [out]; of the weight as it is, or turned."""
+    numbers = np.empty(weight.shape, np.int8)
     scales = np.empty(weight.shape[0], np.float32)
     for start in range(0, len(weight), _ROWS):
         rows = weight[start : start + _ROWS]
         rows = turn(rows) if turned else rows
-        scale = np.maximum(np.abs(rows).max(1), np.float32(1e-12)) / np.float32(127)
+        scale = np.maximum(np.abs(rows).max(1), np.float32(1e-12)) / np.float32(largest)
         scales[start : start + _ROWS] = scale
-        numbers[start : start + _ROWS] = np.clip(np.rint(rows / scale[:, None]), -127, 127) + MIDDLE
+        numbers[start : start + _ROWS] = np.clip(np.rint(rows / scale[:, None]), -largest, largest)
     return numbers, scales
 
 
-def decode_rows(numbers: NDArray[np.uint8], scales: Floats, *, turned: bool = False) -> Floats:
-    rows = (numbers.astype(np.float32) - np.float32(MIDDLE)) * scales[:, None]
+def decode_rows(numbers: NDArray[np.int8], scales: Floats, *, turned: bool = False) -> Floats:
+    rows = numbers.astype(np.float32) * scales[:, None]
     return turn(rows) if turned else rows
 
 
@@ -66,11 +64,6 @@ def decode_blocks(packed: NDArray[np.uint8], scales: Floats, columns: int) -> Fl
     numbers = np.stack([packed & 15, packed >> 4], -1).reshape(*scales.shape, BLOCK)
     values = (numbers.astype(np.float32) - np.float32(_HALF)) * scales[..., None]
     return values.reshape(len(scales), -1)[:, :columns]
-
-
-def signed(numbers: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """The same numbers around zero."""
-    return (numbers ^ MIDDLE).view(np.int8)
 
 
 def group_of(columns: int) -> int:

@@ -18,7 +18,7 @@ from export.graph.slots import slot_of
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.graph import WeightFile
 from export.lower.onnx.linking import link
-from export.lower.onnx.processors import ANYWHERE, FINE, PRODUCTS, fastest
+from export.lower.onnx.processors import ANYWHERE, FINE, PRODUCTS
 from export.lower.onnx.translate import SegmentWeights, Translator
 from export.lower.target import Lowered, Precision, ProgramEntry, Shaped
 from export.model.kept import kept_blocks
@@ -36,9 +36,6 @@ class OnnxLowering:
 
     def on(self, processor: Processor, *, fine: bool = False) -> OnnxLowering:
         return OnnxLowering(processor, fine=fine)
-
-    def fastest(self, programs: Sequence[Shaped]) -> Processor:
-        return fastest(programs)
 
     def lower(
         self,
