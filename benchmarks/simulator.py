@@ -24,6 +24,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,9 @@ def speeds(options: argparse.Namespace, data: Path) -> dict[str, dict[str, list[
         worker, fleet, state = opened(plan)
         alone = OneByOne(plan, worker)
         runs[arithmetic] = {
-            "simulator": lambda number, fleet=fleet, state=state: fleet.play(RunState(state.model, number - 1)),
+            "simulator": lambda number, fleet=fleet, state=state: fleet.play(
+                RunState(replace(state.model, version=number - 1), number - 1)
+            ),
             "one by one": lambda number, alone=alone, state=state: alone.play(number, state.model.weights),
         }
     rates = {arithmetic: {who: list[float]() for who in both} for arithmetic, both in runs.items()}

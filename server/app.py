@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edge_client import __version__
 from server import logs
 from server.addresses import TrueClient
+from server.control.people import note_token
 from server.errors import ServerConfigError
 from server.names import ADMIN_TOKEN
 from server.rounds.arrivals.summands import Summands
@@ -61,6 +62,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         guard(store.settings.patience_seconds, store.settings.trusted_proxies)
         offers = Offers(store)
         store.roster.load()
+        note_token(store)
         load = Load(store.presence)
         app.state.services = Services(store, offers, Summands(store), load, stopping, Readiness(store, stopping))
         ticker = Ticker(store, offers, stopping)

@@ -227,9 +227,18 @@ def test_adapters(model_folder, data):
 
 
 def test_the_simulator_beside_one_by_one(model_folder):
-    options = "--only", "speed", "--repetitions", 1, "--iterations", 1, "--json"
+    options = "--only", "speed", "--repetitions", 2, "--iterations", 1, "--json"
     found = json.loads(ran("simulator", "--model", model_folder, *options, misses=True))
     assert all(value > 0 for value in found["ratio"].values())
+
+
+def test_the_simulator_where_its_rivals_cannot_be_installed(model_folder):
+    rivals = "--pfl", "/proc/none", "--flower", "/proc/none"
+    work = "--workers", 1, "--turns", 1, "--rounds", 2, "--clients", 2, "--steps", 1
+    found = json.loads(ran("simulators", "--model", model_folder, *rivals, *work, "--json"))
+    assert found["left_out"].keys() == {"pfl", "Flower's engine"}
+    assert all(why.startswith("it cannot be installed: ") for why in found["left_out"].values())
+    assert found["differs"] == {"spry simulate --engine ray from spry simulate": 0.0}
 
 
 def test_a_user_with_some_rows_of_a_folder(model_folder, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import secrets
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from server.errors import Refusal, not_found
 from server.storage.identities import people
 from server.storage.schema.rows import Person, Role
 from server.storage.store import Store
+
+log = logging.getLogger("spry.server")
 
 ADMIN = "admin"
 """Who has the token of the data folder or the settings, in the audit log."""
@@ -25,12 +28,36 @@ class Known(NamedTuple):
     role: Role
 
 
+def note_token(store: Store) -> None:
+    """Keep which administrator's token a server of several began with last, and say where it is another than before."""
+    own = digest(store.admin_token)
+    if store.database.is_sqlite:  # there is one server
+        return
+    with store.database.write() as connection:
+        store.database.alone(connection)
+        before = people.administrator(connection)
+        people.note_administrator(connection, own)
+    if before not in (None, own):
+        log.warning(
+            "the last server that began on this database had another administrator's token, and each takes its own "
+            "alone: give all of them one SPRY_ADMIN_TOKEN, and start those again that have an older one"
+        )
+
+
 def known(store: Store, bearer: str) -> Known:
     """Find whose token this is."""
     if hmac.compare_digest(digest(bearer), digest(store.admin_token)):
         return Known(ADMIN, "administrator")
     with store.database.read() as connection:
         person = people.find(connection, digest(bearer))
+        newest = people.administrator(connection)
+    if person is None and newest is not None and hmac.compare_digest(digest(bearer), newest):
+        raise Refusal(
+            401,
+            "unauthorized",
+            "another server on this database has this administrator's token, and the one that answers has not: give "
+            "all of them one SPRY_ADMIN_TOKEN",
+        )
     if person is None:
         raise Refusal(
             401,

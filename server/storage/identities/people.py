@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from sqlalchemy import Connection, and_, insert, select, update
+from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from server.storage.schema.rows import Person
-from server.storage.schema.tables import people
+from server.storage.schema.tables import about, people
+
+_ADMINISTRATOR = about.c.key == "administrator"
 
 
 def add(connection: Connection, person: Person, digest: str) -> None:
@@ -37,3 +39,13 @@ def revoke(connection: Connection, name: str) -> bool:
     """Whether there is somebody of this name whose token was good."""
     known = and_(people.c.name == name, people.c.revoked.is_(False))
     return bool(connection.execute(update(people).where(known).values(revoked=True)).rowcount)
+
+
+def administrator(connection: Connection) -> str | None:
+    """Look up the digest of the administrator's token that a server began with last."""
+    return connection.scalar(select(about.c.value).where(_ADMINISTRATOR))
+
+
+def note_administrator(connection: Connection, digest: str) -> None:
+    connection.execute(delete(about).where(_ADMINISTRATOR))
+    connection.execute(insert(about).values(key="administrator", value=digest))

@@ -103,3 +103,19 @@ def test_tokens_of_people_are_kept_as_hashes_only(server, tmp_path):
     data = b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("spry.sqlite*"))
     assert digest(token).encode() in data
     assert token.encode() not in data
+
+
+def test_servers_with_other_administrators_tokens_are_told_of(serving, postgres, tmp_path, caplog):
+    name = f"tokens_{abs(hash(tmp_path)):x}"
+    postgres.psql(f"CREATE DATABASE {name}")
+    shared = {"database_url": postgres.get_uri(name)}
+    told = "had another administrator's token"
+    first, second = ("the-first-of-some-tokens-of-administrators", "another-one-that-nobody-guesses-either-0")
+    with serving(tmp_path / "one", **shared, admin_token=first) as one:
+        assert told not in caplog.text
+        with serving(tmp_path / "two", **shared, admin_token=second):
+            assert caplog.text.count(told) == 1
+            answer = one.call("GET", "/v1/access", 401, headers={"Authorization": f"Bearer {second}"})
+            assert "give all of them one SPRY_ADMIN_TOKEN" in answer.json()["detail"]
+        with serving(tmp_path / "three", **shared, admin_token=second):
+            assert caplog.text.count(told) == 1

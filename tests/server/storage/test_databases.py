@@ -191,3 +191,38 @@ def test_an_empty_database_beside_blobs_is_no_fresh_start(serving, database, tmp
     blob.unlink()
     with serving(**database) as server:
         assert server.call("GET", "/v1/jobs").json() == []
+
+
+def test_an_update_that_comes_while_the_database_is_away_is_sent_again(serving, bundle, postgres, tmp_path):
+    name = f"away_{abs(hash(tmp_path)):x}"
+    postgres.psql(f"CREATE DATABASE {name}")
+    with serving(database_url=postgres.get_uri(name)) as server:
+        server.create_job(server.upload(bundle), per_round=1, over_selection=1, rounds=1)
+        server.advance()
+        device = server.device()
+        task = device.task()
+        content = device.update(task)
+        postgres.psql(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+        postgres.psql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        answer = device.call("PUT", f"/v1/tasks/{task['id']}/update", 503, content=content)
+        assert int(answer.headers["Retry-After"]) > 0
+        postgres.psql(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+        assert not device.send(task, content)["repeated"]
+        assert device.send(task, content)["repeated"]
+        server.advance()
+        assert server.job()["version"] == 1
+
+
+def test_a_server_goes_on_while_a_newer_one_adds_to_its_tables(serving, bundle, database):
+    """As in an upgrade of one server after the other."""
+    with serving(**database) as server:
+        server.create_job(server.upload(bundle), per_round=1, over_selection=1, rounds=1)
+        with server.store.database.write() as connection:
+            for table in ("jobs", "rounds", "tasks", "devices"):
+                connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN later INTEGER NOT NULL DEFAULT 0")
+            connection.exec_driver_sql(f"UPDATE about SET value = '{SCHEMA + 1}' WHERE key = 'schema'")
+        server.advance()
+        device = server.device()
+        device.send(task := device.task(), device.update(task))
+        server.advance()
+        assert server.job()["version"] == 1

@@ -3,7 +3,9 @@
 import hashlib
 import io
 import os
+import threading
 from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -14,7 +16,7 @@ from server.errors import Refusal, ServerConfigError
 from server.ops.backup import BackupError, back_up
 from server.ops.checks import _kept
 from server.settings import Settings, read_settings
-from server.storage.files.shared import _PIECE, StoreAway, open_store
+from server.storage.files.shared import _PIECE, S3Blobs, StoreAway, open_store
 from server.storage.schema.database import Database
 from server.storage.store import Store
 from tests.server.conftest import ADMIN
@@ -247,6 +249,39 @@ def test_a_home_that_is_away_is_told_in_a_line(s3, at_once, tmp_path):
             store.blobs.put(b"weights")
     finally:
         store.close()
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A bucket that lists its files and gives and takes none, as where a key's rights were cut."""
+
+    def do_GET(self):
+        listing = "list-type" in self.path
+        body = b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>" if listing else DENIED
+        self.send_response(200 if listing else 403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_PUT(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *_):
+        pass
+
+
+DENIED = b"<Error><Code>AccessDenied</Code>\n<Message>Access Denied</Message></Error>"
+
+
+@pytest.mark.parametrize("asked", ["put", "fetch"])
+def test_a_bucket_that_refuses_is_told_in_a_line(s3, at_once, monkeypatch, asked):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as door:
+        threading.Thread(target=door.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{door.server_address[1]}")
+        with pytest.raises(StoreAway, match=r"the files at s3://fleet/spry are out of reach: .*403") as told:
+            getattr(S3Blobs(s3), asked)(KEY, io.BytesIO())
+        assert "\n" not in str(told.value)
+        door.shutdown()
 
 
 @pytest.mark.parametrize("name", ["folder", "s3://", "s3:fleet", "gs://fleet/spry", "postgresql://elsewhere"])
