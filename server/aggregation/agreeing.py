@@ -94,7 +94,7 @@ def parted(products: Numbers, most: int) -> Places:
 
 
 def _starts(products: Numbers, most: int) -> Iterator[Places]:
-    """Yield first sides: devices that agree least with the others, and both sides of the direction of most difference."""
+    """Yield first sides: devices that agree least with the others, and both sides of the main direction."""
     apart = products - np.diag(np.diag(products))
     places, sums = np.arange(len(apart)), apart.sum(1)
     for place in np.argsort(sums, kind="stable")[:STARTS]:

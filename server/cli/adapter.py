@@ -94,7 +94,7 @@ def push(
 
 
 def _check(form: str, model: str | None) -> None:
-    """Before anything is asked of a server."""
+    """Check the options before anything is asked of a server."""
     if form not in NAMES:
         raise AdminError(f"--format must be one of {', '.join(NAMES)}, got {form!r}")
     if (form in WITH_BASE) != (model is not None):
@@ -106,7 +106,7 @@ def _check(form: str, model: str | None) -> None:
 def save(
     administrator: Administrator, job: str, out: Path, form: str, model: str | None, version: int | None
 ) -> Download:
-    """Download an adapter; one that nothing has trained yet is taken by its number alone, and told to be so."""
+    """Download an adapter; refuse one that nothing has trained yet, unless its number is given."""
     taken = take(administrator, job, "peft" if form in WITH_BASE else form, version)
     if not taken.trained and version is None:
         raise AdminError(
@@ -123,12 +123,12 @@ def save(
 
 
 def save_adapter(administrator: Administrator, job: str, out: Path) -> None:
-    """The newest, for PEFT."""
+    """Download the newest adapter, for PEFT."""
     take(administrator, job, "peft").write(out)
 
 
 def _merge(administrator: Administrator, taken: Download, model: str, out: Path, form: str, name: str) -> None:
-    """By `spry merge`, with the task and the labels of the job's bundle; as one file where that is asked for."""
+    """Merge by `spry merge`, with the task and the labels of the job's bundle; as one file where that is asked for."""
     from edge_client.commands.cli import installed, missing_extra
     from edge_client.data.templates import Template
     from server.formats.ollama import modelfile

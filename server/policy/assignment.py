@@ -180,10 +180,11 @@ def choose(
     low_memory: bool = False,
     depth: Depth | None = None,
 ) -> tuple[RoundSlot, Fit] | None:
-    """Choose a free slot for a device: the first it can hold; by memory, the most demanding it can hold at full
-    batch.""" fit = partial(needs.fit, low_memory=low_memory, depth=depth) tried = ((slot, fit(slot, runtimes, memory,
-    most_passes)) for slot in free) fits = ((slot, fit) for slot, fit in tried if fit is not None) if assignment ==
-    "memory":
+    """Choose a free slot for a device: the first it can hold; by memory, the most demanding it can hold in full."""
+    fit = partial(needs.fit, low_memory=low_memory, depth=depth)
+    tried = ((slot, fit(slot, runtimes, memory, most_passes)) for slot in free)
+    fits = ((slot, fit) for slot, fit in tried if fit is not None)
+    if assignment == "memory":
         return max(fits, key=lambda pair: (pair[1].batch, pair[1].needs, -pair[0].number), default=None)
     return next(fits, None)
 

@@ -73,7 +73,7 @@ def _plans(manifest: Manifest, training: Training) -> Iterator[ForwardPlan]:
 
 
 def _counts(manifest: Manifest) -> list[int]:
-    """Return the numbers of directions that programs take, at once or in turns; simulated models have programs for all."""
+    """Return the numbers of directions that programs take, at once or in turns; simulated models take all."""
     if not manifest.directions:
         return [1 << power for power in range(MOST.bit_length())]
     return sorted({turns * count for count in manifest.directions for turns in range(1, max(MOST // count, 1) + 1)})

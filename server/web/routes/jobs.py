@@ -276,7 +276,7 @@ def _steps(services: Services, job: Job, since: int, device: str) -> tuple[bytes
 
 
 async def _newer(services: Services, job: Job, since: int, wait: float) -> Job:
-    """The job when it has a version after `since`, or as it is when the wait is over."""
+    """Wait for a version of the job after `since`, and return the job, or as it is when the wait is over."""
     loop = asyncio.get_running_loop()
     until = loop.time() + wait
     look = loop.time() + _LOOK
