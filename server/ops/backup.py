@@ -43,13 +43,13 @@ class BackupError(SpryError):
 
 
 def back_up(settings: Settings, out: Path, advance: Advance, *, dump: str = PG_DUMP) -> Index:
-    """Write the archive `out`; `advance` is told bytes written and in all.
+    """Write the archive `out`; `advance` takes the bytes written and in all.
 
     Args:
-        settings: of the server.
+        settings: the server's.
         out: a file that does not exist yet; it appears whole or not at all.
-        advance: hears how far it is.
-        dump: what writes a PostgreSQL database to its standard output.
+        advance: takes the progress.
+        dump: the program that writes a PostgreSQL database to its standard output.
     """
     folder = settings.data_dir.absolute()
     if not settings.database_url and not database_file(folder).is_file():
@@ -77,7 +77,7 @@ def back_up(settings: Settings, out: Path, advance: Advance, *, dump: str = PG_D
 
 @contextmanager
 def _held(folder: Path) -> Generator[Path]:
-    """Where second names are kept; what an earlier backup left there when it was killed goes."""
+    """Lock and yield the folder of second names, cleared of what a killed backup left there."""
     with (folder / f"{_HELD}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,7 +132,7 @@ def _hold(file: Path, name: Path) -> None:
 
 
 def _index(held: Path, files: list[File], kind: str) -> Index:
-    """The database first: whoever restores knows at once whether it is of use."""
+    """List the archive's files, the database first: whoever restores knows at once whether it is of use."""
     folder = held.parent
     database = database_file(held) if kind == "sqlite" else held / DUMP
     entries = [Entry(database.name, sha256(database), database.stat().st_size)]
@@ -193,7 +193,7 @@ def _pg_dump(settings: Settings, command: str) -> Take:
 
 
 def describe(index: Index) -> dict[str, object]:
-    """For scripts."""
+    """Describe an archive for scripts."""
     return {
         "spry": index.spry,
         "created": index.created,
