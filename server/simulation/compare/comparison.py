@@ -20,17 +20,17 @@ MethodKind = Literal["backprop", "forward", "zero-order", "head alone"]
 KINDS: dict[str, MethodKind] = {
     "exact": "backprop", "forward": "forward", "mixed": "forward", "auto": "forward", "central": "zero-order",
 }  # fmt: skip
-"""Of an estimator, in the order of the rows."""
+"""The kind of method of each estimator, in the order of the rows."""
 RIVALS: tuple[MethodKind, ...] = ("backprop", "zero-order", "head alone")
-"""Whose best row all others are held against."""
+"""The kinds of methods whose best row all others are compared with."""
 TASK = ("data", "split", "model")
-"""What the rows of a group have in common."""
+"""The settings that the rows of a group share."""
 NATURAL = "natural"
 """A split by a column of the data."""
 _SHORT = {"rank": "r"}
 _NAMES = {"training.mode": "mode", "training.directions": "K"}
 _PLACES = {"optimizers.units": "server ", "optimizers.head": "server head "}
-"""Whose settings are called like the clients'."""
+"""The prefixes of settings that have the same names as the clients'."""
 _OF_THE_RUN = {"seed", "rounds", "per_round"}
 """Settings of the job that the run's own configuration has too."""
 
@@ -55,25 +55,25 @@ class MethodRow(msgspec.Struct, frozen=True):
     """Runs with the same settings, one for each seed."""
 
     label: str
-    """The method, and what tells its rows apart."""
+    """The method, and the settings that tell its rows apart."""
     kind: MethodKind | None
     settings: dict[str, str]
     runs: tuple[Run, ...]
     figures: dict[str, Spread]
-    """By the key of a metric."""
+    """The figures, by the key of a metric."""
 
     @property
     def unfinished(self) -> list[Run]:
         return [run for run in self.runs if run.summary is None]
 
     def curve(self, field: str) -> list[tuple[int, Spread]]:
-        """As far as all seeds have gone."""
+        """Return a field's curve over the rounds, as far as all seeds have gone."""
         points = [dict(run.points(field)) for run in self.runs]
         shared = sorted(set.intersection(*map(set, points)))
         return [(number, Spread.of([values[number] for values in points])) for number in shared]
 
     def curve_by_clock(self, field: str) -> list[tuple[float, Spread]]:
-        """The same over simulated time instead of the rounds."""
+        """Return the same curve over simulated time."""
         clocks = [dict(run.points("clock")) for run in self.runs]
         curve = self.curve(field)
         if not all(number in clock for clock in clocks for number, _ in curve):
@@ -81,7 +81,7 @@ class MethodRow(msgspec.Struct, frozen=True):
         return [(fmean(clock[number] for clock in clocks), spread) for number, spread in curve]
 
     def curve_by_passes(self, field: str) -> list[tuple[float, Spread]]:
-        """The same over the forward passes of a device instead of the rounds."""
+        """Return the same curve over the forward passes of a device."""
         spent = [run.spent() for run in self.runs]
         if not all(spent):
             return []
@@ -98,7 +98,7 @@ class RunGroup(msgspec.Struct, frozen=True):
     rows: tuple[MethodRow, ...]
 
     def ahead(self, row: MethodRow, kind: MethodKind) -> float | None:
-        """How far a row's last score lies above the best row of a kind, itself left out if that is its own."""
+        """Return how far a row's last score is above the best row of a kind; None for that row itself."""
         others = [other for other in self.rows if other.kind == kind and self._last(other) is not None]
         leader = max(others, key=lambda other: self._last(other) or 0.0, default=None)
         own = self._last(row)
@@ -150,7 +150,7 @@ def _row(label: str, settings: dict[str, str], runs: list[Run], interval: int) -
 
 
 def _group(task: dict[str, str], rows: list[MethodRow], differing: Sequence[str]) -> RunGroup:
-    """Its rows by the way to their gradients, the best first."""
+    """Build a group of rows by their kinds of methods, the best first."""
     score = main_score(*(run for row in rows for run in row.runs))
     kinds = [*KINDS.values(), "head alone", None]
     worst = Spread.of([-1.0])
@@ -161,7 +161,7 @@ def _group(task: dict[str, str], rows: list[MethodRow], differing: Sequence[str]
 
 
 def kind_of(config: Config) -> MethodKind | None:
-    """How a method comes by the gradients of its units; None of an estimator that is not known here."""
+    """Return how a method gets the gradients of its units; None for an unknown estimator."""
     if config.numbers.units == 0:
         return "head alone"
     return KINDS.get(config.settings.get("training", {}).get("estimator", ""))
@@ -222,11 +222,11 @@ def _text(value: Any) -> str:
 
 
 _DEFAULTS = _of_the_job(JobSettings().model_dump(mode="json"))
-"""What a run had whose version did not know a setting yet."""
+"""The values of settings that a run's version did not know yet."""
 
 
 def _labels(rows: Sequence[dict[str, str]], names: Sequence[str]) -> list[str]:
-    """A label is the method and the fewest other settings that tell apart rows of the same task.
+    """Label each row by the method and the fewest other settings that tell apart rows of the same task.
 
     The same settings get the same label in every task.
     """

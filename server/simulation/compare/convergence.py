@@ -1,4 +1,4 @@
-"""When a curve has got where it goes: pure functions over (round, value) in the order of the rounds."""
+"""Find when a curve has converged, by pure functions over (round, value) in the order of the rounds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Point = tuple[int, float]
 INTERVAL = 50
 """The paper's, in rounds."""
 TOLERANCE = 1e-4
-"""How far two variances may lie apart and be the same: of a score from 0 to 1, a point squared."""
+"""The tolerance between two variances that count as equal: of a score from 0 to 1, a point squared."""
 SHARE = 0.95
 
 
 def converged_round(points: Sequence[Point], interval: int = INTERVAL, tolerance: float = TOLERANCE) -> int | None:
-    """The round by which the paper's rule calls a curve converged; None where it does not.
+    """Return the round by which the paper's rule calls a curve converged; None where it does not.
 
     The rule is "the absence of change in the variance of a performance metric, assessed at intervals of 50 rounds".
     It is read so: at the end of every interval the variance of the values within it is compared with that of the
@@ -38,13 +38,13 @@ def converged_round(points: Sequence[Point], interval: int = INTERVAL, tolerance
 
 
 def round_of_share(points: Sequence[Point], share: float = SHARE) -> int | None:
-    """The first round whose value reaches a share of the last value."""
+    """Return the first round whose value reaches a share of the last value."""
     wanted = share * points[-1][1] if points else 0.0
     return next((number for number, value in points if value >= wanted), None)
 
 
 def seconds_until(number: int, seconds: Iterable[Point]) -> float:
-    """How long the rounds up to one took, of the seconds that each took by itself."""
+    """Sum the seconds of the rounds up to one."""
     return sum(taken for at, taken in seconds if at <= number)
 
 
@@ -57,10 +57,10 @@ def best(points: Sequence[Point]) -> float | None:
 
 
 def least(points: Sequence[Point]) -> float | None:
-    """The best value of what should fall."""
+    """Return the least value of a curve that should fall."""
     return min((value for _, value in points), default=None)
 
 
 def fall(points: Sequence[Point]) -> float | None:
-    """From the best value to the last."""
+    """Return the fall from the best value to the last."""
     return max(value for _, value in points) - points[-1][1] if points else None

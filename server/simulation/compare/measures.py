@@ -32,7 +32,7 @@ class Measure(msgspec.Struct, frozen=True):
     section: Section
     unit: Quantity
     of: Callable[[Run], float | None]
-    """None where the run does not say."""
+    """Reads the value; None where the run does not have it."""
 
 
 def main_score(*runs: Run) -> str:
@@ -41,7 +41,7 @@ def main_score(*runs: Run) -> str:
 
 
 def metrics(interval: int) -> list[Measure]:
-    """All of them; the paper's rule of convergence looks at intervals of so many rounds."""
+    """List all metrics; the paper's rule of convergence looks at intervals of so many rounds."""
     return [
         *(metric for score, kind in SCORES.items() for metric in _of_score(score, kind)),
         Measure("rounds", "rounds", "time", "number", lambda run: run.rounds[-1].round if run.rounds else None),
@@ -96,7 +96,7 @@ def _mean(run: Run, field: str) -> float | None:
 
 
 def _per_client(run: Run, field: str) -> float | None:
-    """In a round; the rounds' own numbers are sums over their clients."""
+    """Average a field per client and round; the rounds' own numbers are sums over their clients."""
     rounds = [row for row in run.rounds if row.clients and getattr(row, field) is not None]
     clients = sum(row.clients or 0 for row in rounds)
     return sum(getattr(row, field) for row in rounds) / clients if clients else None

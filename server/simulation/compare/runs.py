@@ -42,7 +42,7 @@ class DataConfig(msgspec.Struct, frozen=True):
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """How many weights are trained."""
+    """The numbers of weights that are trained."""
 
     units: int | None = None
     unit_weights: int = 0
@@ -62,7 +62,7 @@ class Config(msgspec.Struct, frozen=True):
     per_round: int | None = None
     rounds: int | None = None
     alpha: float | None = None
-    """Of the Dirichlet split; None is a natural one."""
+    """The parameter of the Dirichlet split; None for a natural one."""
     arithmetic: str | None = None
     differences: str | None = None
     variance_bound: float | None = None
@@ -88,13 +88,13 @@ class RoundLine(msgspec.Struct, frozen=True):
     passes: float | None = None
     """Forward passes that a client's step costs."""
     device_passes: float | None = None
-    """Those of all steps, and of what is measured beside them."""
+    """The forward passes of all steps, and of evaluations beside them."""
     step_seconds: float | None = None
     clock: float | None = None
     """Simulated time until its end."""
     staleness: float | None = None
     scores: dict[str, float | None] = {}
-    """Those that the round was evaluated for."""
+    """The scores that the round was evaluated for."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -108,15 +108,15 @@ class Run(msgspec.Struct, frozen=True):
     config: Config
     rounds: tuple[RoundLine, ...]
     summary: Summary | None
-    """None until the run has ended."""
+    """The summary; None until the run has ended."""
 
     def points(self, field: str) -> list[Point]:
-        """The rounds that have a finite value in a field, and that value."""
+        """Return the rounds that have a finite value in a field, and that value."""
         values = ((row.round, row.scores.get(field) if field in SCORES else getattr(row, field)) for row in self.rounds)
         return [(number, float(value)) for number, value in values if value is not None and math.isfinite(value)]
 
     def spent(self) -> dict[int, float]:
-        """The forward passes of a device until each round's end, a mean over the fleet; none where they are unknown."""
+        """Return the forward passes of a device until each round's end, a fleet's mean; none if they are unknown."""
         told = dict(self.points("device_passes"))
         if not self.config.clients or len(told) < len(self.rounds):
             return {}
@@ -125,7 +125,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
-    """The runs among some folders and below them, each once."""
+    """Find the runs among some folders and below them, each once."""
     folders: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():
@@ -149,7 +149,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _rounds(file: Path) -> Iterator[RoundLine]:
-    """In their order; a round that a resumed run repeated counts as it was last written."""
+    """Yield the rounds in their order; a round that a resumed run repeated counts as it was last written."""
     rounds: dict[int, RoundLine] = {}
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.is_file() else []
     for number, line in enumerate(lines, start=1):

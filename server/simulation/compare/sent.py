@@ -14,7 +14,7 @@ from server.sinks.sink import Curves, Point, open_sink, send
 
 
 def send_runs(runs: Sequence[Run], to: str) -> int:
-    """Each run under its folder, as seen from the one that holds them all; says how many points were new."""
+    """Send each run under its folder, relative to the one that holds them all; return how many points were new."""
     holder = os.path.commonpath([run.folder.parent for run in runs])
     return sum(_send(run, run.folder.relative_to(holder).as_posix(), to) for run in runs)
 
@@ -28,7 +28,7 @@ def _send(run: Run, name: str, to: str) -> int:
 
 
 def _points(run: Run) -> Iterator[Point]:
-    """The rounds' times as if the first had begun when the run was asked for."""
+    """Yield points with the rounds' times as if the first had begun when the run was asked for."""
     begun = (run.folder / CONFIG).stat().st_mtime
     ends = accumulate((row.seconds for row in run.rounds), initial=begun)
     next(ends)

@@ -19,7 +19,7 @@ TITLES: dict[Section, str] = {
     "cost": "Per client and round",
 }
 MARK = "†"
-"""Of a row that is not at its end."""
+"""The mark of a row that is not at its end."""
 _SHOWN_ROUNDS = 12
 
 
@@ -31,7 +31,7 @@ class Table(NamedTuple):
 
 
 def explanation(interval: int) -> list[str]:
-    """How the figures are to be read."""
+    """Explain how the figures are to be read."""
     return [
         "Figures are means over the seeds, ± their sample standard deviation.",
         "(2 of 3) stands where one of three seeds has no such figure; an empty cell is a figure that no run has.",
@@ -47,7 +47,7 @@ def explanation(interval: int) -> list[str]:
 
 
 def overview(comparison: Comparison) -> Table | None:
-    """The final scores of all rows in all groups, where there are several groups."""
+    """Tabulate the final scores of all rows in all groups, where there are several groups."""
     if len(comparison.groups) < 2:
         return None
     labels = dict.fromkeys(row.label for group in comparison.groups for row in group.rows)
@@ -90,7 +90,7 @@ def curve_figures(group: RunGroup, score: str) -> Table:
 
 
 def settings(comparison: Comparison) -> Table | None:
-    """All that differs between rows."""
+    """Tabulate all settings that differ between rows."""
     if not comparison.differing:
         return None
     headings = ["method", *comparison.differing]
@@ -103,7 +103,7 @@ def settings(comparison: Comparison) -> Table | None:
 
 
 def unfinished(group: RunGroup) -> list[str]:
-    """A line for each run whose figures are not its last."""
+    """Write a line for each run whose figures are not its last."""
     return [
         f"{MARK} {row.label}, seed {run.config.seed} has not ended: {run.rounds[-1].round if run.rounds else 0}"
         f"{f' of {run.config.rounds}' if run.config.rounds else ''} rounds"
@@ -126,7 +126,7 @@ def _section(group: RunGroup, section: Section, interval: int) -> Table:
 
 
 def _table(title: str, group: RunGroup, columns: dict[str, list[str]]) -> Table:
-    """Without the columns in which no row has a figure."""
+    """Build a table without the columns in which no row has a figure."""
     kept = [heading for heading, cells in columns.items() if any(cells)]
     labels = [f"{row.label} {MARK}" if row.unfinished else row.label for row in group.rows]
     lines = [[label, *(columns[heading][i] for heading in kept)] for i, label in enumerate(labels)]
@@ -154,7 +154,7 @@ def _cell(row: MethodRow, key: str, unit: Quantity) -> str:
 
 
 def show(figure: Spread, unit: Quantity) -> str:
-    """The mean, and the deviation where its digits show one."""
+    """Format the mean, and the deviation where its digits show one."""
     if unit == "bytes":
         differs = figure.deviation and size(figure.low) != size(figure.high)
         return f"{size(figure.mean)} ± {size(figure.deviation or 0)}" if differs else size(figure.mean)
@@ -169,5 +169,5 @@ def show(figure: Spread, unit: Quantity) -> str:
 
 
 def _decimals(value: float) -> int:
-    """So many as make three digits, and none for a whole number."""
+    """Return the number of decimals that make three digits, and none for a whole number."""
     return 0 if value == round(value) else max(0, 2 - math.floor(math.log10(abs(value))))

@@ -26,7 +26,7 @@ passes     forward passes of a client's step
 gain       (batch x data of the exact gradient)², for a million forward passes of all holders"""
 MILLION = 1_000_000
 WIDTH = 100
-"""Where nobody watches."""
+"""The width of tables where there is no terminal."""
 
 
 class AdapterNoise(NamedTuple):
@@ -39,7 +39,7 @@ class AdapterNoise(NamedTuple):
 def as_dictionary(
     plan: Plan, weights: str, examples: int, repeats: int, adapters: Sequence[AdapterNoise]
 ) -> dict[str, Any]:
-    """For scripts."""
+    """Return the figures as a dictionary for scripts."""
     return {
         "version": plan.version,
         "model": plan.model,
@@ -60,7 +60,7 @@ def as_dictionary(
 
 
 def show(adapters: Sequence[AdapterNoise], title: str, *, by_unit: bool) -> None:
-    """A table for each adapter."""
+    """Show a table for each adapter."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
@@ -99,7 +99,7 @@ def _overview(rows: Sequence[NoiseRow]) -> Table:
 
 
 def _by_unit(rows: Sequence[NoiseRow]) -> Iterator[Table]:
-    """A table for each way to estimate."""
+    """Yield a table for each way to estimate."""
     lines = [asdict(row) for row in rows]
     for _, group in groupby(lines, key=lambda line: tuple(line[name] for name in WAY)):
         own = list(group)
@@ -129,7 +129,7 @@ def _table(*columns: str) -> Table:
 
 
 def _label(line: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """The estimator, and what differs among the lines."""
+    """Name the estimator, and the settings that differ among the lines."""
     parts = ["exact"]
     if line["estimator"] != "exact":
         owner = "each" if line["per_example"] else "shared"

@@ -1,4 +1,4 @@
-"""What a round costs: by the paper's tables (appendix "Communication and Computation Costs"), and in forward passes.
+"""Count a round's costs: by the paper's tables (appendix "Communication and Computation Costs"), and in forward passes.
 
 The tables know L layers with the same number of weights each, M clients, and none but the layers' weights. What is
 counted of a simulated round (`server.simulation.run.traffic`) has more in it, each part of which a client needs:
@@ -31,7 +31,7 @@ class Shape(NamedTuple):
     clients: int
     """M"""
     layer_weights: int
-    """Of one layer."""
+    """The weights of one layer."""
 
     @property
     def all_weights(self) -> int:
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 
 def in_tables(method: Method) -> bool:
-    """Whether the tables have the method: forward gradients where layers are split, all others where they are not."""
+    """Tell whether the tables have the method: forward gradients where layers are split, else all others."""
     split = method.settings["assignment"] != "all"
     return split == (method.family == "forward") and method.adapter is None
 
@@ -58,14 +58,14 @@ def in_tables(method: Method) -> bool:
 
 
 def numbers_up(family: Family, frequency: Mode, shape: Shape) -> float:
-    """From each client to the server in a round; a round per iteration is one iteration."""
+    """Count the numbers from each client to the server in a round; a round per iteration is one iteration."""
     if frequency == "iteration" and family != "backprop":
         return 1
     return shape.layer_weights * shape.own_layers if family == "forward" else shape.all_weights
 
 
 def numbers_down(family: Family, frequency: Mode, shape: Shape) -> float:
-    """From the server to all clients in a round."""
+    """Count the numbers from the server to all clients in a round."""
     own = shape.layer_weights * shape.own_layers if family == "forward" else shape.all_weights
     seeds = 1 if frequency == "iteration" and family != "backprop" else 0
     return (own + seeds) * shape.clients
@@ -95,7 +95,7 @@ def client_work(family: Family, shape: Shape, *, directions: int = 1, draws: int
 
 
 def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
-    """The numbers that the server draws or adds up for a round."""
+    """Count the numbers that the server draws or adds up for a round."""
     if family == "forward":
         groups, weights = min(shape.layers, shape.clients), shape.layer_weights * shape.own_layers
         return groups * weights * (2 * shape.holders if frequency == "iteration" else shape.holders - 1)
@@ -110,6 +110,6 @@ def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
 def mean_passes(
     estimator_of: Callable[[Training], type[Estimator]], manifest: Manifest, tasks: Iterable[Task]
 ) -> float:
-    """The forward passes of a step of a round's clients, each by its own task's estimator."""
+    """Average the forward passes of a step over a round's clients, each by its own task's estimator."""
     counts = [passes(estimator_of(task.training), task.training, manifest, task.units) for task in tasks]
     return sum(counts) / len(counts)
