@@ -13,7 +13,7 @@ Array = NDArray[Any]
 Floats = NDArray[np.float32]
 Arrays = Mapping[str, Array]
 Weights = dict[str, Array]
-"""By parameter; an optimizer's state has the same form."""
+"""Arrays by parameter; an optimizer's state has the same form."""
 
 
 def writable(array: Array) -> Array:

@@ -30,7 +30,7 @@ DATABASES = ("sqlite", "postgresql")
 
 
 class Settings(BaseSettings):
-    """The server's settings: variables `SPRY_<FIELD>`, files `spry_<field>` in a folder of secrets, or a TOML file's keys.
+    """The server's settings: variables `SPRY_<FIELD>`, files `spry_<field>` in a secrets folder, or a TOML file's keys.
 
     Variables win over secrets, and those over the file.
     """

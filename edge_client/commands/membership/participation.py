@@ -26,7 +26,7 @@ IDLE_VARIABLE = "SPRY_IDLE"
 
 
 def take_part(wishes: wanted.Wishes) -> int:
-    """Until interrupted, or what was wished for is done; the exit code."""
+    """Take part until interrupted, or the wishes are fulfilled; return the exit code."""
     return_freed_blocks()
     idle = handed_over()
     to_the_end = wishes.once or wishes.rounds is not None
