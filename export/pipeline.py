@@ -82,7 +82,7 @@ def _finest_needed(parts: Parts, cache: Path, progress: Progress) -> m.Manifest:
 
 
 def _lowered(parts: Parts, cache: Path, progress: Progress, *, fine: bool = False) -> Results:
-    """All segments, by runtime; `fine`: the form of int8 products that is as exact as it can be."""
+    """Lower all segments, by runtime; `fine`: the form of int8 products that is as exact as it can be."""
     options = parts.options
     jobs = _jobs(parts, fine=fine)
     with progress.stage("lower, in two digits" if fine else "lower", len(jobs)):
@@ -167,7 +167,7 @@ def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
 
 
 def _processors(chain: DifferentiatedModel, options: ExportOptions) -> dict[str, str]:
-    """By runtime, what its files are made for."""
+    """Return the processor that each runtime's files are made for."""
     programs = [shaped for group in chain.programs.values() for shaped in group]
     return {name: processor_for(name, options.processor, options.precision, programs) for name in options.runtimes}
 

@@ -135,7 +135,7 @@ class EdgeGraph:
 
 
 def shapes_alone(program: ExportedProgram) -> ExportedProgram:
-    """One that takes and gives tensors of the same shapes and computes nothing."""
+    """Return a program that takes and returns tensors of the same shapes and computes nothing."""
     edge = EdgeGraph()
     taken = set(program.graph_signature.user_inputs)
     for node in program.graph.find_nodes(op="placeholder"):

@@ -28,17 +28,17 @@ PRODUCTS: Mapping[Processor, type[Rows8]] = {
     "arm-dotprod": SignedRows8,
 }
 FINE: Mapping[type[Rows8], type[Rows8]] = {Rows8: FineRows8, SignedRows8: FineSignedRows8}
-"""For models whose derivatives one digit tells too coarsely."""
+"""The finer form of each, for models whose derivatives are too coarse in one digit."""
 ANYWHERE: Processor = "avx2"
 """Right on every processor."""
 _RUNS = 7
 _CLEARLY = 0.9
-"""Of the time of what runs anywhere: another form must gain more than a measurement may be off."""
+"""The share of the portable form's time that another form must beat: measurements vary by less."""
 _MOST_ROWS, _MOST_CHANNELS = 512, 1024
 
 
 def fastest(programs: Sequence[Shaped]) -> Processor:
-    """By a product of the model's most frequent shape; what is right on more machines, unless it is clearly slower."""
+    """Choose the fastest form of a product of the most frequent shape; the portable one unless clearly slower."""
     here, shape = this_processor(), _most_frequent(programs)
     if PRODUCTS[here] is PRODUCTS[ANYWHERE] or shape is None:
         return ANYWHERE

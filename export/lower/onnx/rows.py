@@ -24,13 +24,13 @@ from export.lower.onnx.frozen import Frozen
 from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, WeightReference
 
 Digits = tuple[Sequence[str], str]
-"""Of what enters a product: numbers, the coarse ones first, and the scales of the rows of these."""
+"""The digits of a product's input: numbers, the coarse ones first, and the scales of the rows of these."""
 
 _MIDDLE = np.array(MIDDLE, np.uint8)
 _DIGIT = 254.0
 """A digit's scale in the next one's: what is left of a number is at most half a step to either side."""
 _TINY = 1e-20
-"""In place of a largest value of zero."""
+"""The scale in place of a largest value of zero."""
 
 
 class Rows8(Frozen):
@@ -38,10 +38,10 @@ class Rows8(Frozen):
 
     turned: ClassVar[bool] = True
     middle: ClassVar[Array] = _MIDDLE
-    """What stands for zero in the weight."""
+    """The number that stands for zero in the weight."""
     suffix: ClassVar[str] = "u8"
     digits: ClassVar[int] = 1
-    """Of what enters a product, 8 bits each."""
+    """The number of digits of a product's input, 8 bits each."""
 
     @classmethod
     def rounded(cls, weight: Floats) -> Floats:
@@ -114,13 +114,13 @@ class SignedRows8(Rows8):
 
 
 class FineRows8(Rows8):
-    """Two digits: nearly as exact as the weight, for twice the products."""
+    """A product with two digits: nearly as exact as the weight, for twice the products."""
 
     digits = 2
 
 
 class FineSignedRows8(SignedRows8):
-    """The same where the processor adds products of unsigned and signed bytes in 32 bits."""
+    """A product with two digits for processors that add products of unsigned and signed bytes in 32 bits."""
 
     digits = 2
 
@@ -143,7 +143,7 @@ def _rounded_once(graph: Graph, x: fx.Node, digits: int) -> Digits:
 
 
 def _rounded(graph: Graph, x: Operand, shape: Sequence[int], digits: int) -> Digits:
-    """In 8 bits around 128 [rows, in], of each digit; and the scale of each row [rows, 1]."""
+    """Round in 8 bits around 128 [rows, in], for each digit; with the scale of each row [rows, 1]."""
     count = math.prod(shape[:-1])
     rows = x if len(shape) == 2 else graph.reshape(x, (count, shape[-1]))
     # The extremes of either sign: magnitudes would be written to memory for it, and read again.
