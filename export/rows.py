@@ -133,7 +133,7 @@ class RowModel:
         return Template() if self._loaded.tokenizer is None else template_of(self._loaded.tokenizer)
 
     def _round_frozen(self) -> None:
-        """Round all frozen weights, once instead of in each pass; hidden states stay as coarse as their products are."""
+        """Round all frozen weights, once instead of in each pass; hidden states stay as coarse as their products."""
         names = set(self._adapted.names.values())
         trained = {parameter for name, parameter in self._adapted.model.named_parameters() if name in names}
         for module in self._adapted.model.modules():

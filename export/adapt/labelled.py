@@ -24,7 +24,7 @@ _BATCH, _LENGTH = 16, 128
 _FITTING = 60
 """Steps at most."""
 _DECAY = 1.0
-"""The decay of a layer behind standardized features; with less it learns these few by heart, without a gradient left."""
+"""The decay of a layer behind standardized features; with less it learns these few by heart, without a gradient."""
 
 Batch = dict[str, Tensor]
 """The model's inputs and the labels."""

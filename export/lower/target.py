@@ -1,7 +1,6 @@
 """Lower a segment's programs to a runtime's files. A new runtime is one module here and one in `edge_client.runtimes`.
 
-A runtime of another distribution names its lowering in its `edge_client.runtimes.runtime.Listing` where its lowering
-is.
+A runtime of another distribution names its lowering in its `edge_client.runtimes.runtime.Listing`.
 
 A lowering receives all programs of one segment at once (every kind, batch size and length), so that it can store the
 segment's weights once. It decides how the operators of `export.graph.ops` are computed in the asked precision.

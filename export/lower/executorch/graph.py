@@ -43,7 +43,7 @@ _COPYING: dict[Any, Any] = {
     aten.select.int: aten.select_copy.int,
     aten.split_with_sizes.default: aten.split_with_sizes_copy.default,
 }
-"""In this dialect no result shares its memory with an operand."""
+"""The operators of this dialect, whose results never share memory with an operand."""
 
 
 class EdgeGraph:

@@ -160,7 +160,7 @@ class Translator:
             self.graph.values[node] = frozen.linear(self.graph, x)
 
     def _stays_apart(self, cat: fx.Node) -> bool:
-        """Tell whether a node stacks values and tangents like the dual rule of `spry::linear`, for int8 products only."""
+        """Tell whether a node stacks values and tangents like the dual rule of `spry::linear`; int8 products only."""
         parts, *axis = cat.args
         rows = [value_of(part).shape[0] for part in parts]  # type: ignore[union-attr]
         return axis in ([], [0]) and len(rows) == 2 and all(self._is_int8_pair(user, rows) for user in cat.users)
