@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-"""Where it holds weights or gradients it is float32; a Python number beside it does not widen it."""
+"""An array, float32 for weights and gradients; a Python number beside it does not widen it."""
 Floats = NDArray[np.float32]
 Arrays = Mapping[str, Array]
 Weights = dict[str, Array]
-"""By parameter; an optimizer's state has the same form."""
+"""Arrays by parameter; an optimizer's state has the same form."""
 
 
 def writable(array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Where a model lies: in a folder of Hugging Face's, a GGUF file, an installed Python package, or on the hub."""
+"""Find a model: in a folder of Hugging Face's, a GGUF file, an installed Python package, or on the hub."""
 
 from __future__ import annotations
 

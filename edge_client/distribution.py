@@ -1,4 +1,4 @@
-"""What this project is called among Python packages, which version runs, and how to install more of it.
+"""Name this project among Python packages: its version, and how to install more of it.
 
 A command that is printed for a user to run names the place that this installation came from, a checkout or a wheel, so
 that it brings this project and no other. ``pip`` records that place (PEP 610).
@@ -34,7 +34,7 @@ def _version() -> str:
 
 
 def _origin(name: str) -> dict[str, Any]:
-    """Where pip took an installation from; empty where that was an index, or nobody wrote it down."""
+    """Read where pip took an installation from; empty where that was an index, or nobody wrote it down."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
 

@@ -38,7 +38,7 @@ MACHINE_ERRORS = {
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether a library written in Rust gave up, which in Python is no `Exception`, of a class that none can import."""
+    """Tell whether a library in Rust panicked, which in Python is no `Exception`, of a class that none can import."""
     return type(error).__name__ == "PanicException"
 
 

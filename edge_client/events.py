@@ -1,4 +1,4 @@
-"""What happens to a client, told as it happens: to a terminal, a log, or the program that runs it."""
+"""Report a client's events as they happen: to a terminal, a log, or the program that runs it."""
 
 from __future__ import annotations
 

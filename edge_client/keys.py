@@ -24,7 +24,7 @@ SECRET = "secret:"  # noqa: S105 -- what a secret key's text begins with
 
 
 def installed() -> bool:
-    """Whether this machine can sign and verify; there are boards for which the library has no wheel."""
+    """Tell whether this machine can sign and verify; there are boards for which the library has no wheel."""
     return find_spec("cryptography") is not None
 
 
@@ -96,7 +96,7 @@ def sign(secret: str, message: bytes) -> bytes:
 
 
 def verify(public: str, message: bytes, signature: bytes) -> bool:
-    """Whether the key's owner signed exactly this."""
+    """Tell whether the key's owner signed exactly this."""
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -28,7 +28,7 @@ class MeasureError(SpryError):
 
 
 def resident(field: str = "VmRSS") -> int:
-    """This process's memory now (`RssAnon`, `RssFile`: its parts), or with `VmHWM` its highest since the last reset."""
+    """Return this process's memory now (`RssAnon`, `RssFile`: its parts), or by `VmHWM` its peak since a reset."""
     for line in _STATUS.read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
@@ -63,7 +63,7 @@ class Peaks(NamedTuple):
     own: int
     """Mapped files left out."""
     mapped: int
-    """With them: what work is the first to read of a file counts too."""
+    """The memory with mapped files: pages that the work is the first to read count too."""
 
 
 def peaks_above_now(work: Callable[[], object]) -> Peaks:
@@ -84,7 +84,7 @@ def peak_above_now() -> Callable[[], int]:
 
 
 def return_freed_blocks() -> None:
-    """From now on large blocks of this process go back to the system as soon as they are freed.
+    """Return large blocks of this process to the system as soon as they are freed, from now on.
 
     Left alone glibc takes larger and larger blocks from its heap, up to 32 MB, once it has seen one freed: programs
     that are loaded and let go in turn leave holes there, which it keeps. Threads have heaps of their own besides, for

@@ -60,7 +60,7 @@ def style_sheet() -> str:
 
 
 def as_svg(figure: Figure, title: str, description: str, name: str) -> str:
-    """With a name and a description for those who do not see it, ids of its own, and both colour schemes."""
+    """Draw a figure as SVG, with a name and a description for those who do not see it, and both colour schemes."""
     out = StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     ET.register_namespace("", SVG)

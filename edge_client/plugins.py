@@ -1,4 +1,4 @@
-"""What other distributions may add: the groups of entry points, and the one way to look into them.
+"""Find what other distributions may add, by groups of entry points.
 
     [project.entry-points."spry.estimators"]        in the other distribution's pyproject.toml
     one-sided = "my_package.estimators:OneSided"
@@ -28,9 +28,9 @@ class EntryGroup:
 
     name: str
     noun: str
-    """What one of them is, in messages."""
+    """The name of one of them, in messages."""
     type: str
-    """What an entry point names: an instance of it, or a subclass where it is abstract."""
+    """The type that an entry point names: an instance of it, or a subclass where it is abstract."""
     former: str = ""
     """The group's name before, whose entry points still count."""
 

@@ -1,1 +1,1 @@
-"""From a Hugging Face model to a verified bundle of forward-mode programs; runs on a workstation."""
+"""Export a Hugging Face model to a verified bundle of forward-mode programs, on a workstation."""

@@ -27,7 +27,7 @@ _TOGETHER, _MOST_PIECES = 512, 4
 """Tokens, each with its tangents, that go through a block together: what is made of more leaves a processor's cache.
 Each piece of a batch is written out, so that they are few."""
 _BACK = 0
-"""In place of a number of directions: the way back."""
+"""The key in place of a number of directions of the backward pass."""
 _IN_PIECES = (ENTER, DUAL, VJP)
 
 
@@ -37,9 +37,9 @@ class DifferentiatedModel:
 
     segments: list[SegmentGraph]
     programs: dict[str, list[Shaped]]
-    """By segment."""
+    """The programs by segment."""
     generation: dict[str, dict[str, list[Shaped]]]
-    """Those that generate text, by runtime and segment."""
+    """The programs that generate text, by runtime and segment."""
     stored: dict[str, Tensor]
 
     def all_of(self, segment: str, runtime: str) -> list[Shaped]:
@@ -55,9 +55,9 @@ class Parts:
     adapted: Adapted
     chain: DifferentiatedModel
     processors: Mapping[str, str]
-    """By runtime, what its files are made for."""
+    """The processors that each runtime's files are made for."""
     in_files: bool = False
-    """Whether the model's weights are mapped, and read while they are needed."""
+    """True if the model's weights are mapped, and read while they are needed."""
 
 
 def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, progress: Progress) -> DifferentiatedModel:
@@ -91,7 +91,7 @@ def differentiate(loaded: Loaded, adapted: Adapted, options: ExportOptions, prog
 def _generation(
     loaded: Loaded, adapted: Adapted, options: ExportOptions, stored: dict[str, Tensor]
 ) -> dict[str, dict[str, list[Shaped]]]:
-    """By runtime and segment; what they store is added to `stored`."""
+    """Trace the programs that generate, by runtime and segment; what they store is added to `stored`."""
     starts = boundaries(loaded.layers, options.cuts)
     linking = {runtime: isinstance(lowering(runtime), Linking) for runtime in options.runtimes}
     generation: dict[bool, dict[str, list[Shaped]]] = {}
@@ -108,9 +108,9 @@ def _generation(
 
 
 def rows_of_piece(batch: int, length: int, directions: int) -> int:
-    """How many examples go through a block together with their tangents, or back through it.
+    """Count the examples that go through a block together with their tangents, or back through it.
 
-    Along a single direction all do: its insides are fewer than those of the way back.
+    Along a single direction all do: it holds fewer values than the backward pass.
     """
     if directions == 1:
         return batch
@@ -122,7 +122,7 @@ def rows_of_piece(batch: int, length: int, directions: int) -> int:
 def _programs(
     segments: Sequence[SegmentGraph], pieces: Mapping[int, tuple[int, Sequence[SegmentGraph]]]
 ) -> list[Program]:
-    """All of the segments' programs; `pieces` are their number by K, and the segments at the batch of one."""
+    """Build all of the segments' programs; `pieces` are their number by K, and the segments at the batch of one."""
     builder = ProgramBuilder()
     programs: list[Program] = []
     trained_before = False
@@ -137,7 +137,7 @@ def _programs(
 
 
 def _is_of_all_tokens(segment: SegmentGraph) -> bool:
-    """Whether a segment computes much of each token: a last block does not, of which one token's row is read."""
+    """Tell whether a segment computes much of each token: a last block does not, of which one token's row is read."""
     results: Sequence[fx.Node] = segment.graph.graph.output_node().args[0]  # type: ignore[assignment]
     states = [n for n in segment.graph.graph.find_nodes(op="placeholder") if slot_of(n).role is Role.STATE]
     is_row = any(value_of(state).shape != value_of(results[0]).shape for state in states)

@@ -73,7 +73,7 @@ class ProgramOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class WorkOptions(OptionGroup):
-    """How an export is made, and what is checked."""
+    """Options for how an export works, and its checks."""
 
     title = "Work and checks"
 
@@ -182,7 +182,7 @@ class _Highest(NamedTuple):
 
     peak_bytes: int | None
     worker_peak_bytes: int
-    """Of the largest process that it started."""
+    """The peak of the largest process that it started."""
 
 
 def _highest() -> _Highest:

@@ -1,4 +1,4 @@
-"""What an export is asked to do, checked before any work starts."""
+"""Define the options of an export, checked before any work starts."""
 
 from __future__ import annotations
 
@@ -45,26 +45,27 @@ class ExportOptions:
     generate: int = 0
     """Tokens of prompt and answer that generation holds; 0: no programs for it."""
     cuts: int | None = None
-    """At most so many segments between embedding and head; None: one for each block."""
+    """The most segments between embedding and head; None: one for each block."""
     seed: int = 0
     random_weights: bool = False
     low_memory: bool | None = None
-    """Whether weights stay in files and few blocks are verified; None: where the memory is short."""
+    """True if weights stay in files and few blocks are verified; None: where the memory is short."""
     allow_fallback: bool = False
     verify: Verify = "auto"
-    """Whether every program is held against the model in as few passes as its bounds need, all blocks in many, or not.
+    """The verification of every program against the model: in as few passes as its bounds need, all blocks in many, or
+    none.
     """
     verify_directions: int | None = None
-    """So many random directions along all blocks; 0 skips verification. It is what `verify` was before it had a name.
+    """The number of random directions along all blocks, the option before `verify`; 0 skips verification.
     """
     measure: bool = True
-    """Whether each program's memory is measured."""
+    """True if each program's memory is measured."""
     cache: Path | None = None
     workers: int = 0
     """Processes that lower segments; 0: as many as cores and memory allow."""
     overwrite: bool = False
     archive: bool = False
-    """Whether a .zip is written beside the folder."""
+    """True if a .zip is written beside the folder."""
     sign: Path | None = None
     """The file of the key that vouches for the bundle."""
 

@@ -82,7 +82,7 @@ def _finest_needed(parts: Parts, cache: Path, progress: Progress) -> m.Manifest:
 
 
 def _lowered(parts: Parts, cache: Path, progress: Progress, *, fine: bool = False) -> Results:
-    """All segments, by runtime; `fine`: the form of int8 products that is as exact as it can be."""
+    """Lower all segments, by runtime; `fine`: the form of int8 products that is as exact as it can be."""
     options = parts.options
     jobs = _jobs(parts, fine=fine)
     with progress.stage("lower, in two digits" if fine else "lower", len(jobs)):

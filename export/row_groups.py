@@ -14,7 +14,7 @@ from edge_client.data.batches import Batch
 
 Integers = NDArray[np.intp]
 _NO_LOGIT = -1e9
-"""Of positions that were left out because no row reaches them."""
+"""The logit of positions that were left out because no row reaches them."""
 
 
 class RowGroup(NamedTuple):
@@ -24,15 +24,15 @@ class RowGroup(NamedTuple):
     """Their numbers, with one batch below the other."""
     clients: list[int]
     owner: Integers
-    """Of each row, its client's position in `clients`."""
+    """The position in `clients` of each row's client."""
     row: Integers
-    """Its number in its own batch."""
+    """The number of each row in its own batch."""
     longest: int
     """Tokens of the longest row."""
 
 
 def row_groups(batches: Sequence[Batch], depths: Sequence[int], most: int) -> list[RowGroup]:
-    """All rows, those together that reach about as deep and are about as long."""
+    """Group all rows: those together that reach about as deep and are about as long."""
     size = len(batches[0].weight)
     lengths = np.concatenate([batch.tokens["attention_mask"].sum(1) for batch in batches])
     by_depth = np.argsort(np.repeat(depths, size), kind="stable")
@@ -69,7 +69,7 @@ class Results:
             self._features = self._filled(self._features, group, features, 0.0)
 
     def _filled(self, whole: Array | None, group: RowGroup, given: Tensor, nothing: float) -> Array:
-        """With a group's rows put in; where they are of each token, those that no row reaches are left out."""
+        """Put a group's rows in; where they are of each token, those that no row reaches are left out."""
         values = given.detach().float().cpu().numpy()
         cut_off = values.ndim == 3
         if whole is None:

@@ -55,9 +55,9 @@ ROWS_AT_ONCE = {"cpu": 16}
 """More share no more work on a CPU, and take more memory; fewer can be put together by length and depth."""
 MOST_ROWS = 256
 MOST_BYTES = 400_000_000
-"""Of what rows that run together compute: the model's weights and as much again are a large model's share."""
+"""The most bytes that rows of one run compute: the model's weights and as much again are a large model's share."""
 _COPIES, _VALUES = 4, 24
-"""Of logits, and numbers of a block for each of a hidden state, that are there at a time."""
+"""The copies of logits, and the numbers of a block for each of a hidden state, that are held at a time."""
 
 
 class Computed(NamedTuple):
@@ -76,9 +76,9 @@ class Differentiated(NamedTuple):
     """[batch]"""
     logits: Array
     gradients: Weights
-    """Of each example's loss, [batch, *shape]; or of the weighted mean, [*shape]."""
+    """The gradients of each example's loss, [batch, *shape]; or of the weighted mean, [*shape]."""
     bottlenecks: Mapping[str, Bottleneck]
-    """Of each example's loss, where its gradient is asked for by a parameter that has one."""
+    """The bottlenecks of each example's loss, where its gradient is asked for by a parameter that has one."""
 
 
 class Bottleneck(NamedTuple):
@@ -133,7 +133,7 @@ class RowModel:
         return Template() if self._loaded.tokenizer is None else template_of(self._loaded.tokenizer)
 
     def _round_frozen(self) -> None:
-        """All frozen weights, once instead of in every pass; hidden states stay as coarse as their products are."""
+        """Round all frozen weights, once instead of in each pass; hidden states stay as coarse as their products."""
         names = set(self._adapted.names.values())
         trained = {parameter for name, parameter in self._adapted.model.named_parameters() if name in names}
         for module in self._adapted.model.modules():
@@ -149,7 +149,7 @@ class RowModel:
     # --- passes ---
 
     def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[Computed]:
-        """Each client's losses, logits and features."""
+        """Compute each client's losses, logits and features."""
         results = Results(batches)
         alike = all(values is weights[0] for values in weights)
         with torch.no_grad():
@@ -165,7 +165,7 @@ class RowModel:
         self, weights: Sequence[Weights], batches: Sequence[Batch], names: Sequence[Collection[str]], *,
         per_example: bool,
     ) -> list[Differentiated]:  # fmt: skip
-        """Each client's losses, and the gradients by its parameters `names`, of each example or of the weighted mean.
+        """Compute each client's losses, and gradients by its parameters `names`, per example or of the weighted mean.
 
         What lies before the earliest of its parameters costs a client no backward pass: rows run together with others
         that reach about as deep.
@@ -210,7 +210,7 @@ class RowModel:
         return [Differentiated(*result) for result in each]
 
     def _most(self, batches: Sequence[Batch]) -> int:
-        """How many rows run together: on a CPU as many as leave a large model's own numbers the most of the memory."""
+        """Return how many rows run together: on a CPU as many as leave a large model most of the memory."""
         most = ROWS_AT_ONCE.get(self.device.type)
         if most is None:
             return MOST_ROWS
@@ -251,7 +251,7 @@ class RowModel:
         return slice(0, tokens) if token is None else slice(token, token + 1)
 
     def _shares(self, batches: Sequence[Batch], group: RowGroup) -> Tensor:
-        """How much each row counts in its client's mean."""
+        """Return the share of each row in its client's mean."""
         shares = np.stack([batches[client].weight / batches[client].weight.sum() for client in group.clients])
         return torch.from_numpy(shares[group.owner, group.row].astype(np.float32)).to(self.device)
 
@@ -270,7 +270,7 @@ class RowModel:
     ) -> _Rows:
         """Compute a group's rows; weights have a row for each of them, or are the same for all.
 
-        What is `behind` factors is added there, and what enters the same ones is told.
+        The values `behind` factors are added there, and the inputs of the same factors are returned.
         """
         longest = group.longest
         tokens = [batch.tokens[name][group.rows, :longest] for name in self.manifest.inputs]
@@ -329,7 +329,7 @@ def open_model(
 
 
 def _is_copied(source: str, folder: Path, *, random_weights: bool) -> bool:
-    """Whether a large model's weights are mapped from a copy: those that are converted are else in memory twice."""
+    """Tell whether a large model's weights are mapped from a copy: converted ones are else in memory twice."""
     size = 0 if random_weights else copied_bytes(source)
     return size >= LARGE and pack.has_space(folder, size)
 
@@ -358,9 +358,9 @@ class _Rows(NamedTuple):
     loss: Tensor
     logits: Tensor
     entering: dict[str, Tensor]
-    """What enters factors, by their names."""
+    """The inputs of factors, by their names."""
     features: dict[str, Tensor]
-    """What enters the head's last layer; empty where nobody looks."""
+    """The inputs of the head's last layer; empty where nobody looks."""
 
 
 def _arrays(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Array]:

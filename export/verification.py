@@ -1,4 +1,4 @@
-"""What a manifest tells of a bundle that runs: that its results are right, and the memory that they take."""
+"""Verify a bundle for its manifest: that its results are right, and the memory that they take."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Scope:
     segments: Sequence[m.Segment]
     extent: Extent
     blocks: int = 0
-    """Those that are left of the model; 0 for all."""
+    """The number of blocks that are left of the model; 0 for all."""
 
 
 class Verification:
@@ -48,7 +48,7 @@ class Verification:
         self._references: dict[str, Reference] = {}
         self._truths: dict[tuple[int, Reference], verify.Truth] = {}
         self._rounded: dict[str, float] = {}
-        """By runtime, by how much the weights of a GGUF file were changed."""
+        """The relative change of a GGUF file's weights, by runtime."""
         self.in_two: Collection[tuple[str, str]] = ()
         """Runtimes and segments whose products are in two digits, to be told."""
 

@@ -1,4 +1,4 @@
-"""Where a request comes from: the connection's other end, or what a trusted proxy says of it."""
+"""Find the address of a request: the connection's other end, or what a trusted proxy reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 PEER = "spry.peer"
-"""In a connection's state: who is at its other end, whatever headers say."""
+"""The key in a connection's state of the address at its other end, whatever headers say."""
 _FORWARDED = b"x-forwarded-for"
 _LONGEST = 100
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -38,14 +38,14 @@ class TrueClient:
 
 @lru_cache(maxsize=8)
 def networks(named: str) -> tuple[Network, ...]:
-    """The addresses and networks that stand in a list with commas; ValueError where one is none."""
+    """Parse the addresses and networks of a list with commas; raise ValueError where one is none."""
     return tuple(ipaddress.ip_network(name.strip(), strict=False) for name in named.split(",") if name.strip())
 
 
 def client_of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted: tuple[Network, ...]) -> str:
-    """The nearest of all who passed a request on that is no trusted proxy.
+    """Return the nearest of all who passed a request on that is no trusted proxy.
 
-    Each proxy adds on the right whom it heard; what stands left of the first that is not trusted may be invented.
+    Each proxy adds its client on the right; what stands left of the first that is not trusted may be invented.
     """
     if not is_within(peer, trusted):
         return peer[:_LONGEST]
@@ -62,13 +62,13 @@ def client_of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted: tuple[
 
 
 def is_within(host: str, trusted: tuple[Network, ...]) -> bool:
-    """Whether an address is one of these, or in one of these networks."""
+    """Tell whether an address is one of these, or in one of these networks."""
     known = _address(host) if trusted else None
     return known is not None and any(known in network for network in trusted)
 
 
 def _address(text: str) -> Any:
-    """An address as proxies write it, with its port or without."""
+    """Parse an address as proxies write it, with its port or without."""
     host = text.strip()
     if host.startswith("["):
         host = host[1:].partition("]")[0]

@@ -44,11 +44,11 @@ def _every_route() -> APIRouter:
 
 
 _ROUTES = _every_route().routes
-"""Of all applications of a process: what they take and give is worked out once, at the first request."""
+"""The routes of all applications of a process: their messages' schemas are built once, at the first request."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The application; settings left out are read from the environment when it starts."""
+    """Create the application; settings left out are read from the environment when it starts."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:

@@ -1,4 +1,4 @@
-"""What the server tells whom.
+"""Define the server's errors.
 
 SpryError
 ├── ServerConfigError   settings that an administrator must change; the server does not start

@@ -1,4 +1,4 @@
-"""What the server says of itself: lines for people, or one JSON object a line for machines (`SPRY_LOG_FORMAT`).
+"""Configure the server's logs: lines for people, or one JSON object a line for machines (`SPRY_LOG_FORMAT`).
 
 uvicorn sets its loggers up before it loads the application, in each worker. For JSON they are taken over, and requests
 told by a logger of ours, which also knows how long each took; for people the application's own lines come out beside
@@ -23,7 +23,7 @@ _requests = logging.getLogger("spry.requests")
 
 
 def configure() -> None:
-    """As the settings say. Where they are refused, the start that follows tells of it."""
+    """Configure logging by the settings. Refused settings are reported by the start that follows."""
     try:
         json = read_settings().log_format == "json"
     except ServerConfigError:

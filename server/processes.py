@@ -94,13 +94,13 @@ class Process:
             )
 
     def stop(self) -> None:
-        """As a system stops a service."""
+        """Stop the process as a system stops a service."""
         if self.running:
             self.process.terminate()
         self.end()
 
     def end(self) -> None:
-        """It may end by itself; what is left of its group after a while is killed."""
+        """Wait for the process to end by itself, then kill what is left of its group."""
         try:
             self.process.wait(_GRACE)
         except subprocess.TimeoutExpired:
@@ -109,14 +109,14 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """As a power cut ends it, and all that it started."""
+        """Kill the process and all that it started, as a power cut would."""
         with suppress(ProcessLookupError, PermissionError):  # nobody is left
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
 class Processes:
-    """All that were started; leaving the block ends them, the last started first."""
+    """The processes that were started; leaving the block ends them, the last started first."""
 
     def __init__(self) -> None:
         self._started: list[Process] = []
@@ -132,7 +132,7 @@ class Processes:
             process.end()
 
     def start(self, log: Path, *arguments: str, **environment: str) -> Process:
-        """A `spry` command."""
+        """Start a `spry` command."""
         process = Process([*_SPRY, *arguments], log, **environment)
         self._started.append(process)
         return process
@@ -164,7 +164,7 @@ def last_line(log: Path) -> str:
 
 
 def reason(log: Path) -> str:
-    """Why a process ended; one that was killed could write nothing of it."""
+    """Say why a process ended; one that was killed could write nothing of it."""
     last = _written_last(log)
     if last and not re.search("error|exception", last, re.IGNORECASE):
         return "killed, by the system where memory was short, or by somebody"
@@ -204,7 +204,7 @@ def wait_for_server(url: str, check: Callable[[], None], log: Path, token: Path 
 
 
 def _takes(client: httpx.Client, url: str, token: Path) -> bool:
-    """Whether a server takes the token in a file for its own."""
+    """Tell whether a server takes the token in a file for its own."""
     if not token.is_file():
         return False
     headers = {"Authorization": f"Bearer {token.read_text().strip()}"}

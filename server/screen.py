@@ -1,4 +1,4 @@
-"""What a command shows while a fleet of this machine works: on standard error, which leaves the other to `--json`."""
+"""Show a command's progress while a fleet of this machine works: on standard error, as `--json` has the other."""
 
 from __future__ import annotations
 

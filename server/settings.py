@@ -24,13 +24,13 @@ from server.mirrors import Addresses
 CONFIG_VARIABLE = "SPRY_CONFIG"
 SECRETS_VARIABLE = "SPRY_SECRETS_DIR"
 SECRETS = Path("/run/secrets")
-"""Where containers find theirs."""
+"""The folder of containers' secrets."""
 SHORTEST_TOKEN = 20
 DATABASES = ("sqlite", "postgresql")
 
 
 class Settings(BaseSettings):
-    """Every field is a variable `SPRY_<FIELD>`, a file `spry_<field>` in a folder of secrets or a key of the TOML file.
+    """The server's settings: variables `SPRY_<FIELD>`, files `spry_<field>` in a secrets folder, or a TOML file's keys.
 
     Variables win over secrets, and those over the file.
     """
@@ -159,7 +159,7 @@ class Settings(BaseSettings):
 
 
 def read_settings(**values: Any) -> Settings:
-    """The settings, or one line for each that is refused."""
+    """Read the settings, or raise one line for each that is refused."""
     try:
         return Settings(**values)
     except ValidationError as error:

@@ -6,10 +6,10 @@ from edge_client.format import CONTROLS, shown
 
 
 def printable(text: str) -> str:
-    """The text with each such character as its escape."""
+    """Return the text with each such character as its escape."""
     return CONTROLS.sub(lambda control: control[0].encode("unicode_escape").decode(), text)
 
 
 def spaced(text: str) -> str:
-    """The text with a space for each such character: no longer than it was."""
+    """Return the text with a space for each such character: no longer than it was."""
     return shown(text)

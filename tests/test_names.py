@@ -1,6 +1,7 @@
 """Names and docstrings that a newcomer can follow."""
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = "edge_client", "export", "server"
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-RIDDLES = ("What ", "Of ", "Those ", "Who ", "Whose ", "Whom ")
+RIDDLE = re.compile(
+    r"\s*(What|Of|Those|Who|Whose|Whom|By|In|As|For|With|From|To|On|At|Up|Before|After|Without|Nothing|Its|So|Through|If|"
+    r"Between|Behind|Not|How|Where|When|Why|Until|Because|Beside|Under|Along)\s"
+)
 
 
 @cache
@@ -34,10 +38,13 @@ def test_no_two_public_classes_of_a_package_have_one_name(package):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_begin_with_what_something_does_or_is(package):
-    """A docstring that begins with a question word says what something is about, and not what it does."""
+    """A docstring that begins with a preposition or a question word says what something is about, not what it is."""
     found = [
-        f"{path}:{node.lineno}: {node.name}"
-        for path, node in definitions(package)
-        if (ast.get_docstring(node) or "").startswith(RIDDLES)
+        f"{path.relative_to(ROOT)}:{line.lineno}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Module | Definition)
+        for line in node.body
+        if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and RIDDLE.match(str(line.value.value))
     ]
     assert not found

@@ -9,7 +9,7 @@ import numpy as np
 from edge_client.arrays import Array
 
 CENTRE, SCALE = "centre", "scale"
-"""What a task layer's features are moved and multiplied by before its weight sees them: a factor for each, or a
+"""The shift and the factor of a task layer's features before its weight: a number for each, or a
 symmetric matrix."""
 
 

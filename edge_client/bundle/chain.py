@@ -73,7 +73,7 @@ class Chain:
         return len(self.segments) - 1
 
     def has(self, segment: int, kind: ProgramKind) -> bool:
-        """Whether a segment has a program of a kind."""
+        """Tell whether a segment has a program of a kind."""
         return (self.segments[segment], kind) in self.programs
 
     def program(self, segment: int, kind: ProgramKind) -> ProgramSpec:

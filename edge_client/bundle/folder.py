@@ -130,7 +130,7 @@ class Bundle:
 
 
 def files_of(manifest: Manifest, runtime: str) -> list[FileSpec]:
-    """All files but those that only other runtimes need."""
+    """Return all files but those that only other runtimes need."""
     needed = _needed(manifest, runtime)
     foreign = {path for other in manifest.runtimes if other != runtime for path in _needed(manifest, other)} - needed
     return [file for file in manifest.files if file.path not in foreign]

@@ -1,4 +1,4 @@
-"""What a bundle says about itself: ``manifest.json``, read by devices, the exporter and the server.
+"""Define the manifest of a bundle, ``manifest.json``, read by devices, the exporter and the server.
 
 Everything a client must know before it loads a program stands here: units and their parameters, the chain of segments,
 each runtime's programs with their inputs and outputs in order, what a program costs, and how well it was verified.
@@ -19,7 +19,7 @@ import msgspec
 from edge_client.errors import BundleError
 
 FIRST_SCHEMA, SCHEMA = 1, 2
-"""What a manifest has that needs nothing new of its readers, and the newest that is read here."""
+"""The oldest schema, for manifests that need nothing new of their readers, and the newest that is read here."""
 FILE_NAME = "manifest.json"
 LARGEST = 64 << 20
 """Bytes; no manifest has more."""
@@ -34,7 +34,7 @@ VJP: Final = "vjp"
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 TaskName = Literal["seq-cls", "qa", "causal-lm"]
-"""What `edge_client.tasks.registry` knows, as manifests name it."""
+"""The tasks of `edge_client.tasks.registry`, as manifests name them."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 KINDS: tuple[ProgramKind, ...] = get_args(ProgramKind)
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
@@ -44,7 +44,7 @@ EMBED, HEAD = "embed", "head"
 """The first and the last segment of every chain; between them `block.0`, `block.1`, …"""
 
 Entrance = Literal["weights", "bottleneck"]
-"""Where a unit's tangents enter: along its weights, or where its first factor has made few numbers of a token."""
+"""The point where a unit's tangents enter: along its weights, or after its first factor, at few numbers of a token."""
 
 IGNORED = -100
 """Label of a token or span that does not count, as in Hugging Face."""
@@ -112,7 +112,7 @@ class Unit(_Record, frozen=True, omit_defaults=True):
 
     name: str
     segments: tuple[str, ...]
-    """Where it is used, in order; a block whose weights are shared is used many times."""
+    """The segments that use it, in order; a block whose weights are shared is used many times."""
     parameters: tuple[Parameter, ...]
     tangents: Entrance = "weights"
     token: int | None = None
@@ -137,7 +137,7 @@ class Segment(_Record, frozen=True, omit_defaults=True):
     first_block: int
     last_block: int
     one_token: bool = False
-    """Whether it computes its result for one token alone, since nothing behind it reads another's."""
+    """True if it computes its result for one token alone, since nothing behind it reads another's."""
 
 
 class OutputSummary(_Record, frozen=True):
@@ -153,11 +153,11 @@ class Trial(_Record, frozen=True):
     """A program's results on inputs that a seed gives; `edge_client.runtimes.trials` says which."""
 
     program: str
-    """Its name."""
+    """The program's name."""
     bound: float
-    """How far an output may be off elsewhere, in parts of its size."""
+    """The bound of an output's error elsewhere, relative to its size."""
     outcomes: tuple[OutputSummary, ...]
-    """Of each output."""
+    """The summary of each output."""
 
 
 class RuntimeSpec(_Record, frozen=True):
@@ -169,11 +169,11 @@ class RuntimeSpec(_Record, frozen=True):
     programs: tuple[ProgramSpec, ...]
     weights_bytes: int
     files: tuple[str, ...] = ()
-    """What its programs need beside their own files: weights that several share."""
+    """The files that its programs share: weights used by several."""
     trials: tuple[Trial, ...] = ()
-    """By which a device finds out whether its runtime computes as the exporter's did."""
+    """The trials by which a device checks that its runtime computes as the exporter's did."""
     processor: str = ""
-    """What int8 products are made for (`edge_client.runtimes.processors`); empty where they are the same for all."""
+    """The processor that int8 products are made for (`edge_client.runtimes.processors`); empty if they suit all."""
     generation: tuple[ProgramSpec, ...] = ()
     """`prefill` and `decode` of each segment; apart from the others, since readers that know no generation pass them
     by."""
@@ -197,7 +197,7 @@ class ModelSpec(_Record, frozen=True):
 
 
 class AdapterSpec(_Record, frozen=True):
-    """How the model is adapted, in PEFT's terms."""
+    """The adapter of the model, in PEFT's terms."""
 
     method: str
     config: dict[str, Any]
@@ -229,14 +229,14 @@ class GenerationSpec(_Record, frozen=True):
 
 
 class ThoughtsSpec(_Record, frozen=True):
-    """How a chat template writes thoughts, which stand between two words at an answer's beginning."""
+    """The form of thoughts in a chat template, which are between two words at an answer's beginning."""
 
     opens: str
     closes: str
     strips: str = ""
-    """What an answer and its thoughts lose of these characters, where they meet these words."""
+    """The characters that an answer and its thoughts lose where they meet these words."""
     around: tuple[str, str] | None = None
-    """What stands around the thoughts of an answer that ends the conversation, though they be empty.
+    """The text around the thoughts, even empty ones, of an answer that ends the conversation.
 
     Those of earlier answers are hidden; None: all are.
     """
@@ -246,15 +246,15 @@ class TurnsSpec(_Record, frozen=True):
     """A chat template that writes fixed words around messages; `edge_client.data.turns`."""
 
     between: dict[str, dict[str, str]]
-    """What stands between a message of one role and of another; "" is where a conversation begins, and its end."""
+    """The text between a message of one role and of another; "" is where a conversation begins, and its end."""
     asking: str
-    """What stands behind the user's last message where an answer is asked for."""
+    """The text after the user's last message where an answer is asked for."""
     trimmed: tuple[str, ...] = ()
     """The roles whose messages lose white space around."""
     answers: tuple[str, str] | None = None
-    """What is learnt before an answer's own words, and behind them; None where that is not always the same."""
+    """The text that is learnt before an answer's own words, and after them; None where that is not always the same."""
     thoughts: ThoughtsSpec | None = None
-    """None where answers stand as they are."""
+    """The form of thoughts; None where answers are written as they are."""
 
 
 class Check(_Record, frozen=True):
@@ -292,17 +292,17 @@ class Manifest(_Record, frozen=True, kw_only=True):
     verification: tuple[Check, ...]
     files: tuple[FileSpec, ...]
     features: FeatureSpec | None = None
-    """None where no linear layer of the head gives the logits."""
+    """The measured layer; None where no linear layer of the head computes the logits."""
     chat_template: str | None = None
     """The path of the tokenizer's chat template and special tokens; of language models alone."""
     turns: TurnsSpec | None = None
     """The chat template for readers that have no Jinja; None where it does more than write words around messages."""
     generation: GenerationSpec | None = None
-    """None where the bundle has no programs that generate."""
+    """The generation's settings; None where the bundle has no programs that generate."""
 
     @property
     def trained(self) -> tuple[Parameter, ...]:
-        """All that is trained: the units' parameters in their order, then the head's."""
+        """The trained parameters: the units' in their order, then the head's."""
         return self.trained_with(range(len(self.units)))
 
     def trained_with(self, units: Iterable[int]) -> tuple[Parameter, ...]:
@@ -331,7 +331,7 @@ class Manifest(_Record, frozen=True, kw_only=True):
 
 
 class _Schema(msgspec.Struct):
-    """All that is read of a manifest before its schema is known."""
+    """The part of a manifest that is read before its schema is known."""
 
     schema: int
 
@@ -363,7 +363,7 @@ def parse(data: bytes, where: str = FILE_NAME) -> Manifest:
 
 
 def write(manifest: Manifest) -> bytes:
-    """The same bytes for the same manifest: indented JSON with sorted dictionaries."""
+    """Serialize a manifest to the same bytes each time: indented JSON with sorted dictionaries."""
     for check in manifest.verification:
         if not math.isfinite(check.value):
             raise ValueError(f"verification of {check.runtime}: {check.what} is {check.value}, which JSON cannot hold")

@@ -1,4 +1,4 @@
-"""What stands before a parameter's name where a tensor belongs to it: the one table of these prefixes.
+"""Name tensors that belong to a parameter by a prefix of its name: the one table of these prefixes.
 
 Programs name their inputs and outputs so, and files keep the server optimizer's state so, beside the weights, which
 have the plain name. A prefix means one thing in a program and may mean another in a state.
@@ -33,19 +33,19 @@ FEATURES = "f:"
 """The moments of what reaches the head's last layer (`edge_client.training.features`): in an update those of a device,
 in the state those of all."""
 UNIT_SIZES = "n:"
-"""How far a unit's newest holders went (`server.aggregation.units`), which the server alone keeps."""
+"""The sizes of the changes of a unit's newest holders (`server.aggregation.units`), which the server alone keeps."""
 FINGERPRINTS = "s:"
 """A device's fingerprints of all rounds, by its id (`server.aggregation.memory`), which the server alone keeps."""
 CLASS_CORRECTION = "l:"
-"""How far a parameter goes with the errors of those who train it (`server.strategy.class_correction`), which the server
+"""The statistics of a parameter's move by its trainers' errors (`server.strategy.class_correction`), which the server
 alone keeps."""
 CLIP = "c:norm"
-"""How far updates of the next round may go, where it is found as a job goes (`server.privacy.mechanism`); the server
+"""The norm to which updates of the next round are clipped, where it adapts (`server.privacy.mechanism`); the server
 alone keeps it."""
 OWN = "o:"
-"""What a strategy of another distribution keeps between rounds; the server alone keeps it."""
+"""The arrays that a strategy of another distribution keeps between rounds; the server alone keeps them."""
 REPEATED = (FIRST, SECOND)
-"""What devices need of the server's state to take its steps themselves; it sends no other, and they take no other."""
+"""The server's state that devices need to take its steps themselves; no other is sent, or accepted."""
 
 
 def prefix_of(name: str, prefixes: Collection[str]) -> str:

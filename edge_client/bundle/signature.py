@@ -1,4 +1,4 @@
-"""Who vouches for a bundle: signatures over the bytes of its manifest, which holds the hash of every other file.
+"""Sign a bundle: signatures over the bytes of its manifest, which holds the hash of every other file.
 
 They stand in a file beside the manifest, a line for each key, so that a bundle may pass from one key to the next.
 """
@@ -29,7 +29,7 @@ def sign(folder: Path, secret: str) -> str:
 
 
 def parse(data: bytes) -> dict[str, bytes]:
-    """Each key's signature; refuses what is no file of signatures."""
+    """Read each key's signature; refuse a file that has none."""
     signatures: dict[str, bytes] = {}
     for line in data.decode("ascii", "replace").splitlines() if len(data) <= LARGEST else [""]:
         key, _, text = line.partition(" ")

@@ -39,7 +39,7 @@ class Done:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no task has come to anything."""
+        """True if no task has had a result."""
         return not (self.rounds or self.failures or self.late)
 
 
@@ -55,10 +55,10 @@ class Attempts:
     waits: Waits
     tell: Tell
     done: Done = field(default_factory=Done)
-    """What they came to in this run."""
+    """The results of this run."""
 
     def take(self, task: Task) -> None:
-        """One that has come."""
+        """Take a task that has arrived."""
         job = self.store.job(task.job)
         self.waits.over()
         details = {"task": task.id, "job": task.job_name, "round": task.round, "units": len(task.units)}
@@ -125,7 +125,7 @@ class Attempts:
     # --- or ended early ---
 
     def _guarded(self, job: JobStore, task: Task, work: Callable[[], Receipt]) -> None:
-        """Do a task; what ends it early is told, to the server too, and the client goes on."""
+        """Do a task; an error is reported, to the server too, and the client goes on."""
         try:
             receipt = work()
         except (Unauthorized, Unreachable):  # the task and its result stay for another run

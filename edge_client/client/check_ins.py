@@ -1,4 +1,4 @@
-"""What the server is told of a device each time it looks for a task."""
+"""Build a device's check-ins, one each time it looks for a task."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class CheckIns:
     only_sums: bool
     """Take part where the server learns sums of updates alone."""
     rows: int = 0
-    """Of the device's data."""
+    """The number of the device's rows."""
     step_seconds: float | None = None
-    """That a step of the newest round took."""
+    """The seconds that a step of the newest round took."""
     resident_bytes: int | None = None
     """The most memory of this process and of those that it took over from."""
 

@@ -50,7 +50,7 @@ class Idle:
     failures: int = 0
     step_seconds: float | None = None
     resident_bytes: int | None = None
-    """What the server is told of how this device does."""
+    """The device's own figures for the server."""
 
 
 class Client:
@@ -143,9 +143,9 @@ class Client:
         """Take part until the server revokes this device.
 
         Args:
-            once: take part in what there is now alone.
-            rounds: take part in so many alone.
-            idle: the wait that `on_idle` was told, to go on with.
+            once: take part in what is open now, and end.
+            rounds: end after so many rounds.
+            idle: the wait that `on_idle` was given, to go on with.
         """
         told, attempts = self._check_ins, self._attempts
         if idle is None:
@@ -191,7 +191,7 @@ class Client:
         return True
 
     def _knows_job(self) -> bool:
-        """Whether the job that was named is one that this device took part in, which has ended or is paused."""
+        """Tell whether the job that was named is one that this device took part in, which has ended or is paused."""
         known = (job.about for job in self.store.jobs())
         return any(self.job in (about.id, about.name) for about in known if about is not None)
 
@@ -231,12 +231,12 @@ class Client:
         """Generate text with a language model, piece by piece, by the weights that `predict` takes.
 
         Args:
-            prompt: what the text begins with.
+            prompt: the beginning of the text.
             personal: by the adapter that this device trained last, not the global one.
             max_tokens: at most so many; until the model ends, or the bundle holds no more, when left out.
             temperature: 0 takes the likeliest token; 1 draws as the model says.
             top_k: draw from so many of the likeliest; 0: from all.
-            top_p: draw from the fewest likeliest whose probabilities come to this; 1: from all.
+            top_p: draw from the fewest likeliest whose probabilities add up to this; 1: from all.
             repetition_penalty: above 1, tokens that were there come less often again.
             stop: words that end the text, and do not belong to it.
             seed: the same seed draws the same text.

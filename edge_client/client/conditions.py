@@ -1,4 +1,4 @@
-"""When a device takes part: its user's conditions, and what the machine says of itself."""
+"""Decide when a device takes part: by its user's conditions, and the machine's state."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Abstention:
-    """Why a device does not take part now, and after how many seconds to look again."""
+    """The reason why a device does not take part now, and the seconds until it looks again."""
 
     reason: str
     seconds: float
@@ -141,11 +141,11 @@ class Conditions:
     only_charging: bool = False
     unmetered_only: bool = False
     metered: bool = False
-    """What to take the network for where the system does not know."""
+    """The kind of network to assume where the system does not know."""
     max_memory: int | None = None
     """Bytes that training may take."""
     low_memory: bool = False
-    """Whether training holds one program at a time, which takes longer."""
+    """True if training holds one program at a time, which takes longer."""
     hours: Hours | None = None
     machine: Machine = field(default_factory=Machine)
     clock: Callable[[], datetime] = datetime.now

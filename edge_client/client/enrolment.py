@@ -1,4 +1,4 @@
-"""How a server comes to know a device: by a token once, by the device's own key from then on."""
+"""Enrol a device with a server: by a token once, by the device's own key from then on."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ class Conversation:
     """Keep a conversation, and answer in the form of the model's chat template.
 
     Args:
-        writer: of a model whose tokenizer has such a template.
-        system: what the model is told before all else.
+        writer: the writer of a model whose tokenizer has such a template.
+        system: the system message, before all others.
     """
 
     def __init__(self, writer: Writer, system: str = "") -> None:

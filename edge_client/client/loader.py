@@ -39,7 +39,7 @@ class BundleLoader:
     ) -> None:
         self.runtimes = runtimes
         self.has_opened = False
-        """Whether a runtime was loaded, of which something stays in the process until it ends."""
+        """True if a runtime was loaded, parts of which stay in the process until it ends."""
         self._server = server
         self._store = store
         self._publisher = publisher

@@ -69,7 +69,7 @@ def open_bundle(store: DeviceStore, about: KnownJob) -> Bundle:
 
 
 def open_bench(store: DeviceStore, about: KnownJob, bundle: Bundle, threads: int) -> TrainingSession:
-    """With the job's runtime where it is installed; its library may be another one since the last round."""
+    """Open a bundle with the job's runtime where it is installed; its library may have changed since the last round."""
     runtime = about.runtime if about.runtime in available() else next(iter(unasked()), about.runtime)
     require_publisher([runtime], store.publisher())
     bench = TrainingSession(bundle, runtime, threads=threads)

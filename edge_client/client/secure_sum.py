@@ -51,7 +51,7 @@ class Adding:
         self._member = Member(about, key, kept, job.save_sum)
 
     def run(self) -> Receipt:
-        """Until the sum is opened as far as it is up to this device."""
+        """Run until the sum is opened as far as it is up to this device."""
         self.begin()
         while (receipt := self.step()) is None:
             pass
@@ -102,7 +102,7 @@ class Adding:
 
 
 def _share_of(task: Task) -> Share | None:
-    """This device's share of the noise of a private sum."""
+    """Return this device's share of the noise of a private sum; None without noise."""
     if task.sum is None or task.sum.noise is None:
         return None
     if task.clip is None:

@@ -1,4 +1,4 @@
-"""What jobs ask of this device's rows: looked at before it takes a place, and again when the rows have changed."""
+"""Check this device's rows against jobs: before it takes a slot, and again when the rows have changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_CUT = 0.2
 """The share of the examples that may be cut without a word."""
 _LONGEST_REASON = 300
 _MOST_JOBS = 20
-"""That a check-in names."""
+"""The most jobs that a check-in names."""
 
 
 class DataValidation:
@@ -33,16 +33,16 @@ class DataValidation:
 
     @property
     def fits_none(self) -> bool:
-        """Whether there are jobs, and the rows fit none of them."""
+        """True if there are jobs, and the rows fit none of them."""
         return bool(self._open) and all(job.job in self._unfit for job in self._open or ())
 
     @property
     def finds_none(self) -> bool:
-        """Whether a job was named, and none that runs is it."""
+        """True if a job was named, and no running one has its name."""
         return self._job is not None and self._open == []
 
     def look(self, server: Server) -> dict[str, str]:
-        """By the id of a job that the rows do not fit, why."""
+        """Return the reason for each job that the rows do not fit, by its id."""
         if self._open is None or self._data.stamp() != self._stamp:
             self._stamp = self._data.stamp()
             self._open = [job for job in server.open_jobs() if self._job in (None, job.job, job.job_name)]
@@ -50,7 +50,7 @@ class DataValidation:
         return self._unfit
 
     def _misfit(self, job: OpenJob) -> str:
-        """Why rows do not fit a job, as far as it can be told without the bundle."""
+        """Say why rows do not fit a job, as far as it can be found without the bundle."""
         kind = TASK_TYPES.get(job.task)
         if kind is None:
             return ""

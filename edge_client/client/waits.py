@@ -15,17 +15,17 @@ LONG_SECONDS = 20.0
 SHORTEST = 0.2
 FAILURE, LONGEST_FAILURE = 5.0, 3600.0
 MOST_LATE = 60.0
-"""After the user's hours have begun; so many seconds spread a fleet with the same hours."""
+"""The seconds after the user's hours have begun over which a fleet with the same hours spreads."""
 LATE = 1.0
-"""After a result that a round was over for; the server says who has to wait longer."""
+"""The seconds to wait after a result for a round that was over; the server says who has to wait longer."""
 
 
 class Waits:
-    """How long a client waits, and what it does before.
+    """The waits of a client, and what it does before them.
 
     Args:
         pause: waits some seconds.
-        tell: hears what is waited for, once.
+        tell: takes the reason of a wait, once.
         before_idle: called before a wait that is worth giving memory back.
         before_long: the same for a long one, with its seconds.
     """
@@ -39,7 +39,7 @@ class Waits:
     ) -> None:
         self.reason = ""
         self.failures = 0
-        """Of tasks, one after the other: they lengthen the waits."""
+        """The number of failed tasks, one after the other: they lengthen the waits."""
         self.pause = pause
         self._tell = tell
         self._before_idle = before_idle
@@ -82,7 +82,7 @@ class Waits:
         self.wait(asked)
 
     def over(self) -> None:
-        """End a wait, so that the same reason is told again the next time."""
+        """End a wait, so that the same reason is reported again the next time."""
         self.reason = ""
 
 

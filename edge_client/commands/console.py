@@ -1,4 +1,4 @@
-"""Where commands tell how far they are: standard error, which leaves standard output to results."""
+"""Print commands' progress on standard error, which leaves standard output to results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def mute() -> None:
 
 
 def is_muted() -> bool:
-    """Whether progress is hidden."""
+    """Tell whether progress is hidden."""
     return _muted.is_set()
 
 

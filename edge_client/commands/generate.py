@@ -18,7 +18,7 @@ from edge_client.generation.sampler import Sampling
 
 @dataclass(frozen=True)
 class SamplingOptions(OptionGroup):
-    """How the text is chosen, and where it ends."""
+    """Options for choosing the text, and where it ends."""
 
     title = "The text"
 

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 def end_as_interrupted() -> None:
-    """From now on SIGTERM, by which systems stop services, ends this process as Ctrl-C does."""
+    """Make SIGTERM, by which systems stop services, end this process as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _interrupt)
 
 

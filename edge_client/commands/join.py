@@ -100,7 +100,7 @@ def join(
 
 
 def invited(invitation: str | None, server: str | None, token: str | None) -> tuple[str, str | None]:
-    """Where to enrol and with what: an invitation says both."""
+    """Return the server to enrol with and the token: an invitation has both."""
     if invitation is not None:
         invited = invitation_in(invitation)
         return invited.server, invited.token

@@ -1,4 +1,4 @@
-"""How a command ends: what its user can act on is one line on stderr, and an exit code."""
+"""End commands: an error that the user can act on is one line on stderr, and an exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of long work while it runs: the stage, how far it is, and about how long it still takes.
+"""Print the progress of long work while it runs: the stage, how far it is, and an estimate of the rest.
 
 On a terminal that is a bar for each stage. Elsewhere a stage gives a line when it is done, and one every few seconds
 until then, so that a log says as much as a screen.
@@ -34,7 +34,7 @@ class Progress(Protocol):
     """Report the progress of long work, on a terminal or in a log."""
 
     def stage(self, name: str, steps: int = 0) -> AbstractContextManager[None]:
-        """A part of the work begins, and ends with the block; `steps` are told by `advance`."""
+        """Run a stage of the work, which ends with the block; `steps` are counted by `advance`."""
         ...
 
     def advance(self, what: str) -> None:
@@ -43,7 +43,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """For callers that want no progress."""
+    """A progress for callers that want none."""
 
     def stage(self, name: str, steps: int = 0) -> AbstractContextManager[None]:  # noqa: ARG002
         """Tells nobody."""
@@ -107,12 +107,12 @@ class Terminal:
 
 
 def is_of_stage(text: str) -> bool:
-    """Whether a line of a log is one of these."""
+    """Tell whether a line of a log is a stage's."""
     return ": done in " in text or " s so far" in text
 
 
 def line(task: Task) -> str:
-    """How far a stage is, in words."""
+    """Describe how far a stage is, in words."""
     done = f", {task.completed:.0f} of {task.total:.0f}" if (task.total or 0) > 1 else ""
     detail = f" ({task.fields['detail']})" if task.fields.get("detail") else ""
     left = seconds_left(task)

@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """At most a batch of examples with their arrays."""
+    """A batch of examples, at most, with their arrays."""
 
     examples: list[Example]
     encoded: Encoded
@@ -77,7 +77,7 @@ class Batches:
 
 
 def in_order(examples: Sequence[Example], encoder: TextEncoder, encode: Encode) -> Iterator[Labelled]:
-    """All examples once, in batches."""
+    """Yield all examples once, in batches."""
     for start in range(0, len(examples), encoder.batch):
         chosen = list(examples[start : start + encoder.batch])
         yield Labelled(chosen, *encode(encoder, chosen))

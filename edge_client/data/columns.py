@@ -12,7 +12,7 @@ from .conversations import shape_of
 from .sources import USUAL, Located, Row, Source
 
 Fields = dict[str, tuple[str, ...]]
-"""Of each field that a device reads, the columns that it is made of."""
+"""The columns that each field of a device's rows is made of."""
 
 LABEL = "label"
 """The field of an example's own class."""
@@ -34,7 +34,7 @@ _TEXTS = (
     ("review", ""),
 )
 LABELS = ("label", "labels", "class", "category", "topic", "intent", "coarse_label")
-"""What columns of classes are commonly called."""
+"""The common names of columns of classes."""
 _FIRST = 100
 """Rows whose fields tell the columns."""
 
@@ -53,7 +53,7 @@ class Columns(NamedTuple):
 def fields_of(
     wanted: Sequence[str], asked: Columns, names: Sequence[str], where: str, *, converses: bool = False
 ) -> Fields:
-    """Where each field that a kind of task reads is found among a data set's columns; `converses`: as conversations."""
+    """Find each field that a kind of task reads among a data set's columns; `converses`: as conversations."""
     shape = shape_of(names) if converses and not asked.text else None
     if shape is not None and shape.form != "text":
         return {field: (field,) for field in (*shape.fields, *shape.beside) if field in names}
@@ -95,7 +95,7 @@ def names_in(source: Source) -> Sequence[str]:
 
 
 def spread(row: Row) -> Row:
-    """With the fields of objects within it too, as `ticket.text`."""
+    """Add the fields of objects within a row to it, as `ticket.text`."""
     objects = [(name, cast("dict[str, object]", one)) for name, one in row.items() if isinstance(one, dict)]
     inner = {f"{name}.{key}": value for name, one in objects for key, value in one.items()}
     return {**row, **spread(inner)} if inner else row

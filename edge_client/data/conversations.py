@@ -35,9 +35,9 @@ class RowShape(NamedTuple):
     form: Form
     fields: tuple[str, ...]
     beside: tuple[str, ...] = ()
-    """What may be asked too."""
+    """The optional fields."""
     never: tuple[str, ...] = ()
-    """What makes it something else."""
+    """The fields that make it something else."""
 
     def is_of(self, names: Collection[str]) -> bool:
         return all(field in names for field in self.fields) and not any(field in names for field in self.never)
@@ -66,7 +66,7 @@ _ROLES = {
     "model": "assistant",
     "system": "system",
 }
-"""Who a message can be `from`."""
+"""The roles that a message can be `from`."""
 _BETWEEN = "\n\n"
 
 
@@ -151,12 +151,12 @@ def _message(number: int, value: Any) -> Any:
 
 
 def _is_there(value: object) -> bool:
-    """Not of texts that say nothing."""
+    """Tell whether a value is there; blank texts are not."""
     return value is not None and not (isinstance(value, str) and not value.strip())
 
 
 def _refuse_half(row: Row) -> None:
-    """A row with a part of what belongs together is told so, by the shape that it is nearest to."""
+    """Refuse a row with a part of the fields that belong together, by the shape that it is nearest to."""
     pairs = [shape for shape in _SHAPES if len(shape.fields) > 1 and not any(field in row for field in shape.never)]
     nearest = max(pairs, key=lambda shape: sum(field in row for field in shape.fields))
     if any(field in row for field in nearest.fields):
@@ -169,7 +169,7 @@ def _conversation(known: Row) -> list[Message]:
 
 
 def _checked(number: int, value: Any) -> Message:
-    """One that has a role, and a content or calls of tools."""
+    """Check that a message has a role, and a content or calls of tools."""
     fields = cast("dict[str, Any]", value if isinstance(value, dict) else {})
     for field in ("role", "content"):
         if field == "content" and fields.get(field) is None and fields.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""From texts to the fixed-shape arrays that programs take.
+"""Encode texts as the fixed-shape arrays that programs take.
 
 A batch always has the bundle's shape: short texts are padded on the right, long ones cut (of a pair, the longer text
 first), and a batch with too few examples is filled with rows whose `example_weight` is zero.
@@ -85,17 +85,17 @@ class TextEncoder:
             return _require_tokens(tokenizer.encode(text), text)
 
     def whole(self, text: str, *, special: bool) -> Encoding:
-        """All tokens of a text; `special`: with those that a tokenizer adds."""
+        """Tokenize a whole text; `special`: with those that a tokenizer adds."""
         with self._settled(cuts=False) as tokenizer:
             return _require_tokens(tokenizer.encode(text, add_special_tokens=special), text)
 
     def lengths(self, texts: Sequence[str | tuple[str, str]]) -> list[int]:
-        """How many tokens texts, or pairs of them, would have with room for all."""
+        """Count the tokens that texts, or pairs of them, would have with room for all."""
         with self._settled(cuts=False) as tokenizer:
             return [len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts))]
 
     def opens(self, token: int) -> bool:
-        """Whether a token is one that a tokenizer puts before texts."""
+        """Tell whether a token is one that a tokenizer puts before texts."""
         added = self._tokenizer.get_added_tokens_decoder().get(token)
         return added is not None and added.special
 

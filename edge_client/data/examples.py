@@ -19,7 +19,7 @@ from .sources import BadRow, Row, Source, bad_row
 BadRows = Literal["refuse", "skip"]
 
 SHOWN = 3
-"""Bad rows that are told one by one."""
+"""The number of bad rows that are listed one by one."""
 
 
 class Example(NamedTuple):
@@ -31,22 +31,22 @@ class Example(NamedTuple):
     answer: str | None = None
     answer_start: int = 0
     answers: tuple[str, ...] = ()
-    """All that are right, of which `answer` is the first; none where there is no answer."""
+    """The right answers, of which `answer` is the first; none where there is no answer."""
     learnt: tuple[tuple[int, int], ...] | None = None
     """The parts of the text that a language model learns; all of it where None."""
     is_whole: bool = False
-    """Whether the text has its special tokens in it."""
+    """True if the text has its special tokens in it."""
     following: tuple[Example, ...] = ()
     """Examples that stand behind it in one sequence."""
 
     @property
     def texts(self) -> str | tuple[str, str]:
-        """As a tokenizer takes them."""
+        """The texts as a tokenizer takes them."""
         return self.text if self.pair is None else (self.text, self.pair)
 
 
 Check = Callable[[Row], Example]
-"""From a row to an example; raises `BadRow` where it is none."""
+"""Turns a row into an example; raises `BadRow` where it is none."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ class Examples(Sequence[Example]):
 
     @property
     def places(self) -> array[int]:
-        """Where each row is in its source."""
+        """The place of each row in its source."""
         return self._places
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same rows in the same order."""
+        """A digest of the rows in their order."""
         return hashlib.sha256(self._digests.tobytes()).hexdigest()[:32]
 
     def split(self, holdout: float, seed: int = 0) -> tuple[Examples, Examples]:

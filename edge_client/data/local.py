@@ -17,7 +17,7 @@ from .templates import Template
 
 _USUAL = Columns()
 _NAMED = 3
-"""Labels that are told one by one."""
+"""The number of labels that are listed one by one."""
 
 
 class OwnData:
@@ -61,10 +61,10 @@ class OwnData:
         return None if self._source is None else self._source.stamp()
 
     def misfit(self, fields: Sequence[str], check: Callable[[Row], object], *, converses: bool) -> str:
-        """How many rows are no examples of a job, and why; empty where it can train on these rows.
+        """Say how many rows are no examples of a job, and why; empty where it can train on these rows.
 
         Args:
-            fields: what a row of its task calls its parts.
+            fields: the names of the parts of its task's rows.
             check: refuses a row that is no example.
             converses: whether rows may be conversations.
         """
@@ -120,7 +120,7 @@ class OwnData:
 
 
 def _counting(check: Check, seen: Counter[int]) -> Check:
-    """The same check, which counts the classes of the rows that it has seen."""
+    """Wrap a check so that it counts the classes of the rows that it has seen."""
 
     def counted(row: Row) -> Example:
         example = check(row)

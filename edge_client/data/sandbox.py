@@ -1,4 +1,4 @@
-"""Where chat templates run: Jinja's sandbox, with the filters, functions and blocks that transformers gives them.
+"""Run chat templates in Jinja's sandbox, with the filters, functions and blocks that transformers gives them.
 
 A template may loop, build lists and call methods of texts; it reaches no file, no attribute with an underscore, and
 changes nothing that it is given. Loops, calls and operators are counted, and so is what they make, before it is made
@@ -232,7 +232,7 @@ class Budget(threading.local):
             raise TooMuch(f"takes more than {SECONDS:g} s")
 
     def reserve(self, size: float) -> None:
-        """For a text of so many characters, or for as much else."""
+        """Reserve the size of a text in characters, or of as much else."""
         if size > self._size:
             raise TooMuch(f"makes more than {SIZE:,} characters")
 

@@ -30,7 +30,7 @@ class Sequenced(NamedTuple):
 
     ids: list[int]
     labels: list[int]
-    """The same, or IGNORED where a token is not learnt."""
+    """The tokens, or IGNORED where a token is not learnt."""
 
 
 def sequence_of(example: Example, encoder: TextEncoder) -> Sequenced:
@@ -74,7 +74,7 @@ def stretch(learnt: NDArray[np.bool_], length: int, *, opened: bool) -> NDArray[
 
 
 class Packs(Protocol):
-    """How a client trains, as far as sequences go."""
+    """The part of a client's training that decides about sequences."""
 
     @property
     def pack(self) -> bool: ...

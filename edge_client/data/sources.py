@@ -1,4 +1,4 @@
-"""Where rows of data come from: a JSONL, CSV or TSV file, a JSON list, or memory.
+"""Read rows of data: from a JSONL, CSV or TSV file, a JSON list, or memory.
 
 A file is read line by line, and a row again by where it starts. A line has a bounded length, and so has a list's value,
 so that no file can fill the memory.
@@ -23,15 +23,15 @@ LONGEST_LINE = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 _CHUNK = 1 << 16
 _MARKS = re.compile(rb'["\\{}\[\],]')
-"""What divides a list's values, and the texts in which nothing does."""
+"""The marks that divide a list's values, and texts in which no mark does."""
 _BETWEEN = ",", ";", "\t"
-"""What tables have between values; spreadsheets of many countries write the second."""
+"""The separators of tables' values; spreadsheets of many countries write the second."""
 TABLES = ".csv", ".tsv"
-"""How files of tables end."""
+"""The suffixes of files of tables."""
 
 
 class BadRow(Exception):
-    """Why a row cannot be used."""
+    """A row cannot be used, for this reason."""
 
 
 class UnknownLabel(BadRow):
@@ -59,7 +59,7 @@ class Located(NamedTuple):
 
 
 class Source:
-    """Where rows come from. `rows` reads all of them; `row` one again, by the place that `rows` gave."""
+    """A source of rows. `rows` reads all of them; `row` one again, by the place that `rows` gave."""
 
     name = "the data"
 
@@ -97,7 +97,7 @@ def json_source(path: Path) -> Source:
 
 
 def count_rows(source: Source, *, refuse: bool = False) -> int:
-    """How many rows can be read, whatever task they are for; `refuse` ends at the first that cannot."""
+    """Count the rows that can be read, whatever task they are for; `refuse` ends at the first that cannot."""
     count = 0
     for located in source.rows():
         if located.row is None and refuse:
@@ -277,7 +277,7 @@ def _line(file: BinaryIO) -> bytes:
 
 
 def _spans(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Where each value begins, and ends: of the whole file, or from where a value of its list begins.
+    """Yield where each value begins, and ends: of the whole file, or from where a value of its list begins.
 
     Only marks outside of texts are looked at; whether a value is JSON is for who reads it.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .sandbox import Environment
 
 Message = Mapping[str, object]
-"""At least its `role` and its `content`."""
+"""A message, with at least its `role` and its `content`."""
 Span = tuple[int, int]
 """The first of a text's characters, and the one behind the last."""
 
@@ -62,7 +62,7 @@ class Template:
 
     @classmethod
     def of(cls, bundle: Bundle) -> Template:
-        """That of a bundle; with nothing in it where the bundle has none."""
+        """Read a bundle's template; an empty one where the bundle has none."""
         if bundle.manifest.chat_template is None:
             return cls()
         path = bundle.folder / bundle.manifest.chat_template
@@ -74,7 +74,7 @@ class Template:
 
     @classmethod
     def beside(cls, folder: Path) -> Template:
-        """That in a model's folder, as Hugging Face writes it; with nothing in it where there is none."""
+        """Read the template in a model's folder, as Hugging Face writes it; an empty one where there is none."""
         config, alone = folder / "tokenizer_config.json", folder / "chat_template.jinja"
         try:
             fields: dict[str, Any] = msgspec.json.decode(config.read_bytes()) if config.is_file() else {}
@@ -99,7 +99,7 @@ class Template:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """All texts that the template writes or looks for."""
+        """The texts that the template writes or looks for."""
         from jinja2 import nodes
 
         parsed = self._compiled.environment.parse(self.source)
@@ -146,7 +146,7 @@ class Template:
     # --- answers that are found ---
 
     def _span(self, text: str, messages: Sequence[Message], turn: int) -> Span:
-        """From where an answer is asked for to where it ends, with the token that ends it."""
+        """Find an answer's span: from where it is asked for to where it ends, with the token that ends it."""
         mark = _mark()
         held = [*messages[:turn], {**messages[turn], "content": mark}]
         before, behind = _around(mark, self._tried([*held, *messages[turn + 1 :]]))
@@ -161,7 +161,7 @@ class Template:
         return start, stop
 
     def _stop(self, text: str, messages: Sequence[Message], turn: int, behind: str, tail: str) -> int | None:
-        """Behind what the template closes the answer with, the line's end left out."""
+        """Return the position after the text that closes the answer, the line's end left out."""
         closing = tail.rstrip() or tail
         if behind.startswith(closing) and text.endswith(behind) and closing:
             return len(text) - len(behind) + len(closing)
@@ -169,7 +169,7 @@ class Template:
         return len(up_to.rstrip()) if up_to and text.startswith(up_to) else None
 
     def _tried(self, messages: Sequence[Message], *, add_generation_prompt: bool = False) -> str:
-        """Nothing where the template refuses a part of a conversation."""
+        """Render messages; return an empty text where the template refuses a part of a conversation."""
         try:
             return self.render(messages, add_generation_prompt)
         except DataError:
@@ -223,7 +223,7 @@ class Template:
 
 
 def today(form: str) -> str:
-    """By the clock of who reads it, as everywhere."""
+    """Format today's date by the clock of the reader, as everywhere."""
     return datetime.now().astimezone().strftime(form)
 
 

@@ -23,29 +23,29 @@ from .templates import ANSWERING, Chat, Message, Span, Template, today
 
 SYSTEM, USER = "system", "user"
 _EDGE = ""
-"""In the place of a role: where a conversation begins and ends."""
+"""The edge of a conversation, in place of a role: where it begins and ends."""
 _MARKS = ("7253190841", "4480916273", "9136072548", "6051827394")
-"""In the place of messages: what no filter of a template changes, and no template says itself."""
+"""The marks in place of messages: no filter of a template changes them, and no template writes them itself."""
 _IN_TURN = {_EDGE: {SYSTEM, USER}, SYSTEM: {USER}, USER: {ANSWERING}, ANSWERING: {USER}}
 _AFTER = (
     {last: {SYSTEM, USER, ANSWERING} for last in (_EDGE, SYSTEM, USER, ANSWERING)},
     _IN_TURN,
     {**_IN_TURN, _EDGE: {USER}},
 )
-"""The roles that may follow another: in any order, in turn, in turn and without what a model is told first."""
+"""The roles that may follow another: in any order, in turn, in turn and without a system message."""
 _OPENS, _CLOSES = "\ue000", "\ue001"
 """Around a date's form: characters that nobody writes."""
 _DAY = re.compile(f"{_OPENS}([^{_CLOSES}]*){_CLOSES}")
 _FORM = re.compile(r"([^%a-zA-Z]|%[aAbBdmYyHMS])*", re.ASCII)
 """Forms of dates that are the same in every language of programs."""
 _TAG = re.compile(r"</(\w*(?:think|thought|reason)\w*)>")
-"""What closes thoughts, as far as names tell."""
+"""The tags that close thoughts, as far as names tell."""
 _TRIES, _LONGEST = 150, 7
 _PLAIN = ("", "tea", "is hot, ", " \n", "\n", "naïve 日本語", "42", "\u00a0", "\t- x")
 
 
 def turns_of(template: Template) -> TurnsSpec | None:
-    """None where there is no template, or one that does more; where answers are not found, none are told."""
+    """Read a template's turns; None without a template, or where it does more. Answers that are not found are None."""
     if not template.source or _OPENS in template.source:
         return None
     days = _Days()
@@ -71,7 +71,7 @@ def chat(turns: TurnsSpec, messages: Sequence[Message]) -> Chat:
 
 
 def dated(turns: TurnsSpec) -> TurnsSpec:
-    """With today's date in its places."""
+    """Fill in today's date."""
     between = {one: {other: _dated(text) for other, text in texts.items()} for one, texts in turns.between.items()}
     answers = turns.answers and (_dated(turns.answers[0]), _dated(turns.answers[1]))
     return replace(turns, between=between, asking=_dated(turns.asking), answers=answers)
@@ -95,7 +95,7 @@ class _Days:
         return mark
 
     def are_whole(self, turns: TurnsSpec) -> bool:
-        """Whether the template writes dates as they come, not a part of them or in other letters."""
+        """Tell whether the template writes dates as they come, not a part of them or in other letters."""
         words = [text for texts in turns.between.values() for text in texts.values()]
         rest = "".join((*words, turns.asking, *(turns.answers or ())))
         for mark in self._written:
@@ -143,7 +143,7 @@ def _answer(thoughts: ThoughtsSpec, content: str, *, is_last: bool) -> str:
 
 
 def _read(template: Template, after: dict[str, set[str]], *, thinks: bool = False) -> TurnsSpec | None:
-    """By the shortest conversation in which a role follows another; one that `thinks` writes last answers otherwise."""
+    """Read turns by the shortest conversation in which a role follows another; if it `thinks`, the last differs."""
     more = {SYSTEM, ANSWERING} if thinks else {SYSTEM}
     between, trimmed = dict[str, dict[str, str]](), list[str]()
     paths: dict[str, tuple[str, ...]] = {_EDGE: ()}
@@ -171,7 +171,7 @@ def _read(template: Template, after: dict[str, set[str]], *, thinks: bool = Fals
 
 
 def _thinking(template: Template, after: dict[str, set[str]], tag: str) -> TurnsSpec | None:
-    """By an answer with thoughts: once before a question, once as the last."""
+    """Read turns by an answer with thoughts: once before a question, once as the last."""
     turns, (first, more, thought, said) = _read(template, after, thinks=True), _MARKS
     if turns is None or USER not in turns.between[_EDGE]:
         return None
@@ -199,7 +199,7 @@ def _pieces(
 ) -> tuple[str, str] | None:
     """Split at the last message; None where messages are refused, or not written just once.
 
-    Where it `goes_on` the user speaks behind it: a template may write what a model is told first with that alone.
+    Where it `goes_on` a user's message follows: a template may write the system message with that alone.
     """
     marks = [*_MARKS[: len(roles) - 1], around[0] + _MARKS[len(roles) - 1] + around[1]]
     messages = [_message(role, mark) for role, mark in zip(roles, marks, strict=True)]
@@ -253,7 +253,7 @@ def _taught(conversation: Chat) -> Chat | None:
 
 
 def _conversations(template: Template, turns: TurnsSpec) -> Iterator[list[Message]]:
-    """The same whenever a template is asked."""
+    """Yield random conversations, the same for every call."""
     rng, words = random.Random(0), (*_PLAIN, *template.words)  # noqa: S311 -- no secrets
     for number in range(_TRIES):
         messages, last = list[Message](), _EDGE

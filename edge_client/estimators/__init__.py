@@ -1,1 +1,1 @@
-"""How a step's gradient is found: a module each, and one row in `registry`."""
+"""Estimate a step's gradient: a module for each estimator, and one row in `registry`."""

@@ -37,7 +37,7 @@ class Central(ScalarEstimator):
 
     @classmethod
     def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:  # noqa: ARG003 -- has no choice
-        """All segments forward."""
+        """List the forward programs of all segments."""
         return chain.forward()
 
     @classmethod

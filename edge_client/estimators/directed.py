@@ -22,10 +22,10 @@ class DirectedEstimator(Estimator):
     """An estimator along directions that anybody can draw again."""
 
     draw: Draw = staticmethod(step_directions)
-    """Where its directions come from."""
+    """The function that draws its directions."""
     _drawn: tuple[int, dict[str, Array]] | None = None
     moved: Mapping[str, Array] = MappingProxyType({})
-    """What the last report's directions at bottlenecks are as directions of weights."""
+    """The last report's directions at bottlenecks, as directions of weights."""
 
     def told(
         self,

@@ -1,4 +1,4 @@
-"""What an estimator of gradients is.
+"""Define estimators of gradients.
 
 A class also says what a job's settings and a device's memory must know of it, so that neither the server nor the plan
 for memory names one.
@@ -21,8 +21,8 @@ from edge_client.step.passes import Pass
 from edge_client.wire.protocol import Task, Training
 
 TANGENT = 1.0
-"""What a direction adds, in forward passes over the part of the model behind the cut. Measured (`docs/programs.md`, cut
-at the middle block): 0.96 to 1.02 with ONNX Runtime and ExecuTorch in float32 for K = 1, 0.93 to 1.04 for K = 4."""
+"""The cost of a direction, in forward passes over the part of the model behind the cut. Measured (`docs/programs.md`,
+cut at the middle block): 0.96 to 1.02 with ONNX Runtime and ExecuTorch in float32 for K = 1, 0.93 to 1.04 for K = 4."""
 REVERSE = 2.0
 """A reverse pass, which computes each block again: 1.94 in float32."""
 
@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
 
 
 class Derivatives(Protocol):
-    """Where passes are computed: on a device by its programs (`edge_client.step.passes.Passes`)."""
+    """The passes of a step: on a device by its programs (`edge_client.step.passes.Passes`)."""
 
     def along(
         self, batch: Batch, weights: Weights, directions: Mapping[str, Array], /, *, scalar_head: bool = False
@@ -60,7 +60,7 @@ class Estimator(ABC):
     """The gradient of a task's units and of the head; `iteration` is the step's number within the round."""
 
     along: ClassVar[bool] = False
-    """Whether its programs carry a job's directions, so that the bundle must have them for so many."""
+    """True if its programs carry a job's directions, so that the bundle must have them for so many."""
 
     def __init__(self, manifest: Manifest, task: Task, passes: Derivatives) -> None:
         self.manifest = manifest
@@ -85,7 +85,7 @@ class Estimator(ABC):
 
     @classmethod
     def inverse_variance(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> dict[int, float]:
-        """How much an estimate says of each unit's gradient beside a true one, from as many examples.
+        """Return the weight of each unit's estimate beside a true gradient, from as many examples.
 
         Along K directions an estimate of d numbers, those of all units that share a derivative, varies (K + d + 1) / K
         times as much, where examples say little.

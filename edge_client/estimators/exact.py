@@ -16,12 +16,12 @@ class ExactGradient(Estimator):
 
     @classmethod
     def exact_from(cls, manifest: Manifest, training: Training, cut: int) -> int:  # noqa: ARG003 -- has no choice
-        """All the way to the cut."""
+        """Backpropagate all the way to the cut."""
         return cut
 
     @classmethod
     def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:  # noqa: ARG003 -- has no choice
-        """All segments forward, and those from the cut on in reverse."""
+        """List the forward programs of all segments, and the reverse ones from the cut on."""
         return chain.exact(cut)
 
     @classmethod

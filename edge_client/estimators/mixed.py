@@ -38,7 +38,7 @@ class Mixed(DirectedEstimator):
 
     @classmethod
     def exact_from(cls, manifest: Manifest, training: Training, cut: int) -> int:
-        """As many blocks as the job says, but none in vain."""
+        """Backpropagate through as many blocks as the job says, but none in vain."""
         return exact_cut(manifest, cut, training.exact_blocks)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""How a step's gradient is found, by the names that jobs give it.
+"""Register the estimators of a step's gradient, by the names that jobs give them.
 
     forward   directional derivatives in the same pass as the losses (SPRY)
     central   differences of losses on both sides of the weights (MeZO, Baffle+, FwdLLM+)

@@ -1,4 +1,4 @@
-"""How good a language model's answers are, written in full: the same as the known ones, or with as much in common."""
+"""Score a language model's answers, written in full: the same as the known ones, or with as much in common."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
     prompt: str
     answer: str
     is_whole: bool
-    """Whether the prompt has its special tokens in it."""
+    """True if the prompt has its special tokens in it."""
 
 
 def asked_by(example: Example) -> Asked | None:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """How to generate: sampling, the most tokens, and where to stop."""
+    """The settings of generation: sampling, the most tokens, and where to stop."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None
-    """At most so many; None: until the model ends, or the cache is full."""
+    """The most tokens; None: until the model ends, or the cache is full."""
     stop: tuple[str, ...] = ()
     """Words that end the text, and do not belong to it."""
 
@@ -94,7 +94,7 @@ class Generator:
             yield piece
 
     def _room(self, prompt: int, wanted: int | None) -> int:
-        """How many tokens may follow a prompt."""
+        """Count the tokens that may follow a prompt."""
         length = self.decoder.length
         room = length + 1 - prompt  # the last is told, and read by nobody
         if room <= 1:

@@ -1,8 +1,8 @@
-"""Which token comes next: the likeliest, or one drawn from the likely.
+"""Choose the next token: the likeliest, or one drawn from the likely.
 
 The numbers are those of transformers' `generate`: a repeated token's logit is divided by the penalty (multiplied where
 it is negative), then all are divided by the temperature, then the `top_k` highest are kept, then the fewest whose
-probabilities come to `top_p`.
+probabilities add up to `top_p`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _WORD = 1 << 64
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen."""
+    """The settings for choosing the next token."""
 
     temperature: float = 0.0
     """0 takes the likeliest; 1 draws by the model's own probabilities; above, the unlikely come more often."""
     top_k: int = 0
     """Draw from so many of the likeliest; 0: from all."""
     top_p: float = 1.0
-    """Draw from the fewest likeliest whose probabilities come to this; 1: from all."""
+    """Draw from the fewest likeliest whose probabilities add up to this; 1: from all."""
     repetition_penalty: float = 1.0
     """Above 1, tokens of the prompt and the answer come less often again."""
     seed: int | None = None
@@ -62,7 +62,7 @@ class SplitMix:
             yield mixed ^ mixed >> 31
 
     def next(self) -> float:
-        """From 0 to less than 1."""
+        """Return the next number from 0 to less than 1."""
         return (next(self.words()) >> 11) * 2.0**-53
 
 

@@ -1,4 +1,4 @@
-"""From tokens to text as they come: whole characters, and nothing of a stop word."""
+"""Decode tokens to text as they arrive: whole characters, and nothing of a stop word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _INCOMPLETE = "\ufffd"
-"""What stands for bytes that are no character yet."""
+"""The character in place of bytes that are no character yet."""
 _CONTEXT = 6
 """Tokens before the first that are decoded with it: a word begins with a space only behind another."""
 
@@ -25,7 +25,7 @@ class Detokenizer:
         self._told = len(self._tokens)
         """Tokens whose text was given."""
         self._start = 0
-        """Where decoding begins: a little before."""
+        """The token where decoding begins: a little before."""
 
     def add(self, token: int) -> str:
         """Add a token, and give the text that is complete; nothing while a character's bytes are not all there."""
@@ -59,7 +59,7 @@ class StopWords:
         self._words = tuple(words)
         self._held = ""
         self.met = False
-        """Whether one has come."""
+        """True if a stop word has been written."""
 
     def add(self, piece: str) -> str:
         """Add a piece, and give the text that is certainly before any stop word."""
@@ -77,6 +77,6 @@ class StopWords:
         return held
 
     def _beginning(self, text: str) -> int:
-        """How much of the end may begin a stop word."""
+        """Count the characters at the end that may begin a stop word."""
         longest = min(max(map(len, self._words), default=1) - 1, len(text))
         return next((n for n in range(longest, 0, -1) if any(word.startswith(text[-n:]) for word in self._words)), 0)

@@ -41,9 +41,9 @@ class TensorInfo(NamedTuple):
     shape: tuple[int, ...]
     """Rows first, as numpy and torch have it."""
     kind: int
-    """How its numbers are written: a `GGMLQuantizationType`."""
+    """The format of its numbers: a `GGMLQuantizationType`."""
     offset: int
-    """In the file."""
+    """The offset in the file."""
 
     @property
     def elements(self) -> int:
@@ -99,7 +99,7 @@ class GgufHeader:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file says that it is one."""
+    """Tell whether a file begins as a GGUF file."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC

@@ -1,4 +1,4 @@
-"""Where people keep GGUF files: in a folder with one of them, in a Python package, and in Ollama's store."""
+"""Find GGUF files: in a folder with one of them, in a Python package, and in Ollama's store."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from edge_client.gguf.header import SUFFIX, BadGguf, is_gguf
 
 MANIFESTS, BLOBS = "manifests", "blobs"
-"""What Ollama's folder of models holds."""
+"""The folders in Ollama's folder of models."""
 _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 _BESIDE = "mmproj"
-"""What reads pictures for a model, in a file beside the model's own."""
+"""The mark of a file beside the model's own, which reads pictures for it."""
 _MODEL, _ADAPTER = (f"application/vnd.ollama.image.{what}" for what in ("model", "adapter"))
 _SHOWN = 5
 

@@ -30,17 +30,17 @@ _ENDS = (
 )  # fmt: skip
 """Tokens that llama.cpp takes whole wherever they stand; those that a file calls control tokens end an answer."""
 _UNSTRIPPED = "<unk>", "<s>", "<|endoftext|>"
-"""Of the tokens of Phi 3, those behind which spaces count."""
+"""The tokens of Phi 3 after which spaces count."""
 
 
 class Pattern(NamedTuple):
-    """How a text is split before pairs of bytes are joined."""
+    """The way a text is split before pairs of bytes are joined."""
 
     steps: tuple[str, ...] = ()
     """Patterns, each of which splits what the one before it left; before GPT-2's own where `plain`."""
     plain: bool = False
     whole_first: bool = False
-    """A word that is a token is taken as it is, whatever its pairs would come to."""
+    """True if a word that is a token is taken as it is, whatever its pairs would be joined to."""
     begins: bool = False
     """A text begins with the token for that, where the file does not say."""
 
@@ -84,9 +84,9 @@ PATTERNS: Mapping[str, Pattern] = {
     "falcon": Pattern((r"[\p{P}\$\+<=>\^~\|`]+",), plain=True),
     "default": Pattern((r"[\p{P}\$\+<=>\^~\|]+",), plain=True),
 }
-"""By the name that a file gives, as `tokenizer.ggml.pre`."""
+"""The patterns, by the name that a file gives as `tokenizer.ggml.pre`."""
 _LATE = {"falcon": ("[0-9][0-9][0-9]",), "default": (r"\p{N}+", "[0-9][0-9][0-9]")}
-"""What splits the pieces that GPT-2's pattern leaves."""
+"""The patterns that split the pieces that GPT-2's pattern leaves."""
 _GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 
 
@@ -219,7 +219,7 @@ class GgufWords:
         return tokenizer
 
     def _pairs_by_score(self) -> list[tuple[str, str]]:
-        """All pairs of pieces that make a piece, the best piece's first."""
+        """Return all pairs of pieces that make a piece, the best piece's first."""
         scores = self._list("scores", float)
         if len(scores) != len(self.words):
             raise BadGguf(f"{self._header.path} is damaged: its pieces lack their scores; take another copy of it")

@@ -21,7 +21,7 @@ from .estimate import directions_for, estimate
 from .philox import block
 
 Draw = Callable[[Manifest, Sequence[int], int, Training, int], dict[str, Floats]]
-"""From a manifest, a client's units and seed, its training and a step's number to directions, as `step_directions`."""
+"""Draws a step's directions, from a manifest, a client's units and seed, its training and a step's number."""
 
 
 def step_directions(
@@ -45,7 +45,7 @@ def step_directions(
 
 
 def whole_gradient(manifest: Manifest, units: Sequence[int], training: Training) -> int:
-    """How many directions hold these units' gradient; without noise where they are orthogonal and it is of one unit."""
+    """Count the directions that hold these units' gradient; without noise if orthogonal and for one unit."""
     return block(sum(numbers_moved(manifest.units[unit], training) for unit in units) or 1)
 
 
@@ -56,7 +56,7 @@ def numbers_moved(unit: Unit, training: Training) -> int:
 
 
 def counted(training: Training, manifest: Manifest, parts: Iterable[Sequence[int]]) -> Training:
-    """With a number of directions where it leaves that open: what the largest of clients' parts takes."""
+    """Set the number of directions where it is left open, to what the largest of clients' parts takes."""
     if training.directions:
         return training
     return replace(training, directions=max(whole_gradient(manifest, units, training) for units in parts))

@@ -1,4 +1,4 @@
-"""From directions and directional derivatives to an estimate of the gradient.
+"""Estimate the gradient from directions and directional derivatives.
 
 For an example's loss with gradient g and a direction v drawn from N(0, I), (g.v) v has the expectation g. A step gives
 every example its own K directions; their products are averaged over directions and, weighted, over examples.
@@ -93,7 +93,7 @@ def slopes(gradient: Array, tangent: Array, example_weight: ArrayLike | None = N
 
 
 def shares(example_weight: ArrayLike | None, batch: int) -> NDArray[np.float32]:
-    """How much each example counts, as shares of 1: equal when left out, nothing for rows that only fill a batch."""
+    """Compute each example's share of 1: equal ones without weights, 0 for rows that only fill a batch."""
     if example_weight is None:
         return np.full(batch, 1.0 / batch, np.float32)
     weight = np.asarray(example_weight, np.float64)

@@ -108,7 +108,7 @@ def draw(
 
 
 def block(size: int) -> int:
-    """So many orthogonal directions hold all of a unit with so many weights; the next ones repeat that."""
+    """Count the orthogonal directions that hold all of a unit with so many weights; the next ones repeat them."""
     return 1 << (size - 1).bit_length()
 
 

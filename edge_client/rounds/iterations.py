@@ -22,7 +22,7 @@ from .versions import applied, downloaded, largest, merged, newest_kept
 
 POLL_SECONDS = 25.0
 GRACE_SECONDS = 30.0
-"""How long after its deadline a round's last step may still appear."""
+"""The seconds after its deadline within which a round's last step may still appear."""
 
 
 class Iterations:
@@ -71,7 +71,7 @@ class Iterations:
         self._seconds = 0.0
 
     def _patience(self) -> float:
-        """Every step gives the round more time."""
+        """Return the time until which to wait; every step gives the round more time."""
         return time.monotonic() + self.task.seconds + GRACE_SECONDS
 
     def run(self) -> float | None:
@@ -107,7 +107,7 @@ class Iterations:
         return True
 
     def _wait(self) -> bool:
-        """Until this iteration's step is published; False when it never is."""
+        """Wait until this iteration's step is published; False when it never is."""
         iteration = self.iteration
         while self.iteration == iteration:
             left = self._until - time.monotonic()

@@ -26,7 +26,7 @@ from .iterations import Iterations
 from .versions import current
 
 CHECKPOINT_SECONDS = 30.0
-"""Between two savings of a training's progress: what a crash can cost, and how much flash is worn."""
+"""The seconds between two savings of a training's progress: the loss in a crash, against the wear of flash."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Participation:
     session: TrainingSession
     examples: Examples
     held_back: Examples
-    """For evaluation."""
+    """The examples for evaluation."""
     tell: Tell
     memory: int | None = None
     """Bytes that training may take."""
@@ -110,7 +110,7 @@ class _Progress:
 
     def __init__(self, part: Participation, steps: int) -> None:
         self.seconds = 0.0
-        """That the steps took, those of earlier runs too."""
+        """The seconds that the steps took, those of earlier runs too."""
         self._part = part
         self._steps = steps
         self._state: TrainingState | None = None

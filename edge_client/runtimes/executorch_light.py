@@ -62,7 +62,7 @@ class LightExecutorchRuntime(PteRuntime):
 
 
 def _set_threads(threads: int) -> None:
-    """By ExecuTorch's own function, which the package does not wrap; where it is not to be had, all cores are used."""
+    """Set threads by ExecuTorch's own function, which the package does not wrap; without it, all cores are used."""
     functions = ctypes.CDLL(str(import_module("executorch_numpy_runtime._core").__file__))
     try:
         pool, count, reset = (functions[name] for name in (_THREAD_POOL, _THREADS, _RESET))

@@ -1,4 +1,4 @@
-"""What a bundle's programs cost in memory on this machine, each in a process of its own.
+"""Measure the memory of a bundle's programs on this machine, each in a process of its own.
 
     python -m edge_client.runtimes.measure BUNDLE RUNTIME        one JSON object per program
 
@@ -35,7 +35,7 @@ class Memory(NamedTuple):
     """Bytes that a program adds to a process."""
 
     load_bytes: int
-    """For keeping it loaded."""
+    """The memory for keeping it loaded."""
     peak_bytes: int
     """Above that, while it runs; without files that it maps."""
 

@@ -24,15 +24,15 @@ ort: Any = onnxruntime
 _ERRORS_ONLY = 3
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _IN_BYTES, _IN_FLOATS = b"accuracy_level\x18\x04", b"accuracy_level\x18\x00"
-"""How a program says in what its 4-bit products are computed."""
+"""The attribute by which a program sets the precision of its 4-bit products."""
 _IN_BLOCKS = b".i4", b".i8"
-"""In the names of such weights, and of those in a file's own blocks of 8 bits."""
+"""The marks in the names of 4-bit weights, and of those in a file's own blocks of 8 bits."""
 _IN_INT8 = b"MatMulIntegerToFloat"
 _FEW_BYTES = 4_000_000
-"""Of a segment's weights, of which a packed copy is worth its memory."""
+"""The bytes of a segment's weights up to which a packed copy is worth its memory."""
 _CACHES, _WHOLE = ("key.", "value."), 4
 _SIGNED = b".s8"
-"""In the names of weights in signed bytes."""
+"""The mark in the names of weights in signed bytes."""
 
 
 @cache
@@ -44,7 +44,7 @@ def _share_allocator() -> None:
 
 
 def _for_this_processor(model: bytes) -> bytes:
-    """On x86, products with 4-bit weights in floats: those in bytes, no faster there, pack a sum with each block.
+    """Compute 4-bit weights' products in floats on x86: those in bytes, no faster there, pack a sum with each block.
 
     These sums make the loaded weights a quarter larger. On ARM there are none, and bytes are several times as fast.
     """
@@ -52,14 +52,14 @@ def _for_this_processor(model: bytes) -> bytes:
 
 
 def _is_read_often(program: ProgramSpec, model: bytes, path: Path) -> bool:
-    """Whether each product packs its weight anew for every piece of a batch, and they are small enough to stay so."""
+    """Tell whether each product packs its weight anew for every piece of a batch, and is small enough to stay so."""
     if program.directions < 2 or _IN_INT8 not in model:
         return False
     return sum(file.stat().st_size for file in path.parent.glob("*.bin")) <= _FEW_BYTES
 
 
 def _writes_caches(program: ProgramSpec) -> bool:
-    """Whether a program's keys and values come out in the memory where they are given: whole, with their batch."""
+    """Tell whether a program's keys and values come out in the memory where they are given: whole, with their batch."""
     caches = [spec for spec in program.outputs if spec.name.startswith(_CACHES)]
     return program.kind in (PREFILL, DECODE) and any(len(spec.shape) == _WHOLE for spec in caches)
 

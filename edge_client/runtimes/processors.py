@@ -46,7 +46,7 @@ def this_processor() -> Processor:
 
 
 def exact(made_for: str, here: Processor) -> bool:
-    """Whether products made for one processor are right on another."""
+    """Tell whether products made for one processor are right on another."""
     return here != "avx2" or made_for in ("", "avx2")
 
 

@@ -1,4 +1,4 @@
-"""What the implementations of ExecuTorch share: a file per segment, opened once for all of its methods."""
+"""Share between the implementations of ExecuTorch: a file per segment, opened once for all of its methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs the programs of a bundle: one interface, one small module per inference library.
+"""Run the programs of a bundle: one interface, one small module per inference library.
 
     with open_runtime("onnx", folder) as runtime:
         outputs = runtime.run(program, {"hidden": hidden, ...})
@@ -79,7 +79,7 @@ class Runtime(ABC):
         """A program that goes backwards does not run again in its step: free what is quickly loaded again."""
 
     def holds(self, program: ProgramSpec) -> bool:
-        """Whether a program is loaded."""
+        """Tell whether a program is loaded."""
         return _key(program) in self._loaded
 
     def release(self, program: ProgramSpec) -> None:
@@ -161,11 +161,11 @@ def _failed(program: ProgramSpec, error: Exception) -> SpryError:
 
 
 _NO_MEMORY = re.compile(r"bad_alloc|alloc\w* (?:\w+ )?memory|out of memory|not enough memory", re.IGNORECASE)
-"""How libraries say it, which have no type for it."""
+"""The wordings of libraries that have no type for it."""
 _TOLD = 300
 """Characters of what a library says: some print a stack."""
 _dtype = cache(np.dtype)
-"""By its name: a program that generates has hundreds of inputs for each token."""
+"""Cached by name: a program that generates has hundreds of inputs for each token."""
 
 
 @dataclass(frozen=True)
@@ -175,21 +175,21 @@ class Listing:
     opens: str
     """`module:Class` of its `Runtime`."""
     library: str
-    """What must be importable."""
+    """The module that must be importable."""
     extra: str = ""
-    """What brings it, of the distribution below; empty: that alone does."""
+    """The extra of the distribution below that installs it; empty: that alone does."""
     distribution: str = NAME
     accelerated: bool = False
-    """Whether it runs on anything but the CPU."""
+    """True if it runs on anything but the CPU."""
     runs_code: bool = False
-    """Whether its files can do whatever their user can: it is used only when it is named, and on devices only from
+    """True if its files can do whatever their user can: it is used only when it is named, and on devices only from
     bundles whose publisher they trust."""
     lowering: str = ""
     """`module:LOWERING` of an `export.lower.target.Lowering`; that of `export.lower.NAME` when left out."""
     python: tuple[int, int] = (3, 10)
     """The oldest Python that its library is made for."""
     light: Listing | None = None
-    """One that runs the same files with much less, and is used where this one's library is not installed."""
+    """A runtime for the same files that needs much less, and is used where this one's library is not installed."""
 
     @property
     def installed(self) -> bool:
@@ -201,7 +201,7 @@ class Listing:
 
     @property
     def used(self) -> Listing:
-        """This one, or the light one: what is installed; where neither is, what a device would install."""
+        """The installed one of this and the light one; where neither is, the one that a device would install."""
         if self.light is None or self._is_there:
             return self
         return self.light if self.light.installed or sys.version_info >= self.light.python else self

@@ -23,12 +23,12 @@ from .measure import random_input, shape_of
 from .runtime import RUNTIMES, Runtime
 
 BOUND: dict[Precision, float] = {"none": 1e-3, "int8": 0.05, "int4": 0.1}
-"""How far an output may be off, in parts of its size: processors round differently, and in few bits that shows."""
+"""The bound of an output's error, relative to its size: processors round differently, and in few bits that shows."""
 _SPREAD = np.float32(0.02)
-"""Of adapters' weights: as large as hidden states they would drown the model."""
+"""The deviation of adapters' weights: as large as hidden states they would drown the model."""
 _SAMPLES = 16
 _LEAST = 1e-3
-"""Of a program's largest output; a smaller one may be what is left of numbers that cancel."""
+"""The least size relative to a program's largest output; smaller ones may be a rest of numbers that cancel."""
 
 
 def noted(runtime: Runtime, spec: RuntimeSpec) -> tuple[Trial, ...]:

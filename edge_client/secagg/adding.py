@@ -47,7 +47,7 @@ def unmasked(
 def noisy(
     moved: Weights, units: Sequence[int], report: Report, share: Share, secret: bytes, count: int, scores: Sequence[str]
 ) -> Parts:
-    """The same of a private sum, with this device's share of the noise; reports say nothing but that they are there."""
+    """Encode a private sum's part, with this device's share of the noise; reports say only that they are there."""
     parts = share.encoded(_by_part(moved, units), count, secret)
     parts[TOLD] = fixed.told(replace(silent(report), steps=1), WHOLE, scores)
     return parts

@@ -18,9 +18,9 @@ from edge_client.arrays import Array
 from edge_client.wire.protocol import Report
 
 CLIP = 2.0
-"""What a round may change a number by; beyond it is cut off."""
+"""The most that a round may change a number; beyond it is cut off."""
 FEWEST = 3
-"""Of fewer devices' parts no device helps to open a sum, whatever the server says."""
+"""The fewest devices whose sum a device helps to open, whatever the server says."""
 MOST = 4096
 """Devices of a sum."""
 WHOLE = 1 << 16
@@ -40,12 +40,12 @@ def scale(count: int) -> int:
 
 
 def weight(examples: int, cap: int) -> int:
-    """By examples, of which no more than the cap count."""
+    """Compute a weight by examples, of which no more than the cap count."""
     return max(1, round(WHOLE * min(examples, cap) / cap))
 
 
 def cut(change: Array) -> int:
-    """How many numbers are beyond the clip."""
+    """Count the numbers beyond the clip."""
     return int((np.abs(change) > CLIP).sum())
 
 
@@ -90,9 +90,9 @@ class Pooled:
 
     clients: int
     evaluated: int
-    """How many measured on examples held back."""
+    """The number of devices that evaluated on examples held back."""
     report: Report
-    """As if one device had all examples."""
+    """The report, as if one device had all examples."""
 
 
 def pooled(total: NDArray[np.uint64], scores: Sequence[str]) -> Pooled:

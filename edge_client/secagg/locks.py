@@ -1,4 +1,4 @@
-"""What two devices of a sum have in common, and nobody between them: by their own keys and by those of the round.
+"""Lock pairs of devices in a sum, by their own keys and by those of the round: nobody between them can read along.
 
     lock of a pair   HKDF-SHA256(four X25519 results, salt=context, "spry sums lock" + both ends), 64 bytes: a key of
                      HMAC-SHA256, and a seed of pads
@@ -69,7 +69,7 @@ class Lock:
 
     @classmethod
     def between(cls, seed: bytes, mask: bytes, here: End, there: End, context: bytes) -> Lock:
-        """By the secrets of the own key and of the key of the round of this end."""
+        """Derive a lock from this end's own secret key and its secret key of the round."""
         own, other = scalar_of(seed), point_of(there.identity)
         first = here.identity < there.identity
         crossed = [agreed(own, there.mask), agreed(mask, other)]
@@ -85,6 +85,6 @@ class Lock:
         return drawn(wide[:WIDE]), drawn(wide[WIDE:])
 
     def tag(self, said: bytes, *, own: bool) -> bytes:
-        """That this end, or the other, said something."""
+        """Tag a message as this end's, or the other's."""
         end = b"\0" if own == self.first else b"\1"
         return hmac.digest(self.proof, end + said, hashlib.sha256)[:TAG]

@@ -38,7 +38,7 @@ class About:
     units: tuple[int, ...]
     least: int
     terms: bytes = b""
-    """Of the noise that is added in it (`noise.Share`); none without."""
+    """The terms of the noise that is added in it (`noise.Share`); none without."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Kept:
 
     mask: str = field(default_factory=lambda: _text(os.urandom(KEY)))
     seed: str = field(default_factory=lambda: _text(os.urandom(KEY)))
-    """Of its own mask."""
+    """The seed of its own mask."""
     roster: str = ""
     sharers: str = ""
     survivors: str = ""
     terms: str = ""
     noise: str = field(default_factory=lambda: _text(os.urandom(KEY)))
-    """Its share of the noise comes of it; opened to nobody."""
+    """The seed of its share of the noise; opened to nobody."""
 
 
 class Parted(Protocol):
@@ -68,8 +68,8 @@ class Member:
     Args:
         about: the sum.
         key: the device's own secret key, which signs.
-        kept: what it has drawn and was told.
-        keep: writes that down; nothing is said before.
+        kept: its secrets and what it received.
+        keep: writes that down, before anything is sent.
     """
 
     def __init__(self, about: About, key: str, kept: Kept, keep: Callable[[Kept], object]) -> None:
@@ -110,7 +110,7 @@ class Member:
         return b"".join(tags) + joined(self._masked(parts(roster.count, roster.cap), there))
 
     def vow(self, told: bytes) -> bytes | None:
-        """A witness signs who is in the sum; others have nothing to say, and are told later."""
+        """Sign who is in the sum, as a witness; None for others, who get the list later."""
         if self._own not in self.roster.witnesses:
             return None
         survivors = self._heard(told)
@@ -226,7 +226,7 @@ class Member:
         self._check_enough(there, roster, "shared")
 
     def _heard(self, told: bytes) -> Survivors:
-        """Check who is in the sum; a witness that heard what team-mates say is told the same without it."""
+        """Check who is in the sum; a witness that got its team-mates' signatures gets the same list without them."""
         survivors = Survivors.decoded(told)
         inside, there = places_in(survivors.places), places_in(self._sharers)
         if self.about.place not in inside or inside - there:

@@ -1,4 +1,4 @@
-"""What travels for a sum: bytes in a fixed order, whole numbers little-endian, keys raw.
+"""Encode the messages of a sum: bytes in a fixed order, whole numbers little-endian, keys raw.
 
     PUT /v1/tasks/{task}/sum/card      the key of the round: 32 bytes
     PUT /v1/tasks/{task}/sum/shares    shares of both secrets less the pads of their holders, for all but the first
@@ -34,7 +34,7 @@ DEALT = 2 * SHARE
 _HEAD = struct.Struct("<BI")
 _ROSTER = struct.Struct("<HHIBHH")
 _OWN = 255
-"""In place of the number of a peer: a witness that is the reader itself."""
+"""The number in place of a peer's of a witness that is the reader itself."""
 
 
 def signed_vow(context: bytes, sharers: bytes, survivors: bytes) -> bytes:
@@ -48,13 +48,13 @@ class Peer:
 
     place: int
     is_mate: bool
-    """Of the same team: it holds the same units, and shares of the other's secrets."""
+    """True for the same team: it holds the same units, and shares of the other's secrets."""
     identity: bytes
-    """Its own public key."""
+    """The peer's own public key."""
     mask: bytes
-    """Its key of the round."""
+    """The peer's key of the round."""
     units: tuple[int, ...] = ()
-    """Of one that is of another team."""
+    """The units of a peer of another team."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Roster:
     count: int
     """Devices of the sum."""
     least: int
-    """Of whose parts a sum is opened."""
+    """The fewest devices of whose parts a sum is opened."""
     cap: int
     """Examples that count at most."""
     witnesses: tuple[bytes, ...]
@@ -72,7 +72,7 @@ class Roster:
     peers: tuple[Peer, ...]
 
     def encoded(self, own: bytes) -> bytes:
-        """For the device with this public key: what it knows is not told again."""
+        """Encode the roster for the device with this public key, without what it knows."""
         mates = sum(peer.is_mate for peer in self.peers)
         sizes = len(self.witnesses), mates, len(self.peers) - mates
         head = _ROSTER.pack(self.count, self.least, self.cap, *sizes)
@@ -158,7 +158,7 @@ def with_length(bits: bytes) -> bytes:
 
 
 class View(NamedTuple):
-    """Where a sum stands for one device."""
+    """The state of a sum for one device."""
 
     stage: Stage
     wait: float
@@ -182,7 +182,7 @@ class Survivors(NamedTuple):
 
     places: bytes
     tags: tuple[bytes, ...]
-    """What peers in it say of whose shares were there; of those that have not heard it."""
+    """The tags of peers over the list of sharers, for those that sent one."""
     vows: tuple[tuple[int, bytes], ...] = ()
     """Witnesses' signatures, each with the number of its witness, in the order of these."""
 

@@ -27,13 +27,13 @@ from .fixed import WHOLE, Parts
 from .streams import stream
 
 ROOM = 1 / 64
-"""Of the noise: how much more is drawn than is counted."""
+"""The share of the noise that is drawn beyond what is counted."""
 FINEST = 1024.0
 """Whole numbers in a deviation of a share, at least."""
 _TAIL = 12.0
 """Deviations of all shares together that have room in a sum: beyond them it wraps around, in one of 10^32."""
 _BITS = 53
-"""Of a double between 0 and 1."""
+"""The bits of a double between 0 and 1."""
 
 
 def normal_of(words: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -51,13 +51,13 @@ class Share:
     noise: float
     """Deviations of the sum's noise that are counted, in clips."""
     clip: float
-    """How far an update goes at most, by its L2 norm."""
+    """The most that an update's L2 norm may be."""
     least: int
     """Devices of whose parts the sum is opened."""
 
     @property
     def terms(self) -> bytes:
-        """Encode the terms that all devices of a sum are told, or they cannot read each other."""
+        """Encode the terms that all devices of a sum must share, or they cannot read each other."""
         return struct.pack(">dd", self.noise, self.clip)
 
     @property

@@ -1,4 +1,4 @@
-"""How many witnesses must have signed who is in a sum: devices and server know it, and nobody says it.
+"""Compute how many witnesses must have signed who is in a sum: devices and the server each know it.
 
 Whoever signs two sums is lying. Two sums that q of n witnesses have signed have 2q - n witnesses in common: so many
 must lie, or more, for a server to have both. Three tenths of the devices may vanish: where all are witnesses, as many
@@ -8,7 +8,7 @@ as are left must sign. Of more devices, more or fewer witnesses vanish by chance
 from __future__ import annotations
 
 WITNESSES = 26
-"""Of a sum at most."""
+"""The most witnesses of a sum."""
 _OF_MOST = 15
 
 

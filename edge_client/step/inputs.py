@@ -1,4 +1,4 @@
-"""What a step's programs are given, checked before any of them reads it."""
+"""Prepare the inputs of a step's programs, checked before any of them reads them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Pass(NamedTuple):
     gradients: dict[str, Array]
     """The exact ones: the head's, with `exact` the units', and with `mixed` those of units in the last blocks."""
     moved: Mapping[str, Array] = MappingProxyType({})
-    """What directions at bottlenecks are as directions of weights, [K * batch, *shape]."""
+    """The directions at bottlenecks as directions of weights, [K * batch, *shape]."""
 
 
 class _Piece(NamedTuple):
@@ -52,7 +52,7 @@ class _Piece(NamedTuple):
     labels: Array
     weight: Array
     share: float
-    """Of the batch's weight."""
+    """The share of the batch's weight."""
 
 
 class Prefixes:
@@ -195,7 +195,7 @@ class Passes:
     def _taking_turns(
         self, batch: Batch, weights: Weights, directions: Mapping[str, Array]
     ) -> Iterator[tuple[_Piece, Turn, Array | None, dict[str, Array]]]:
-        """Each piece's turns, with what enters the cut, and their part of the directions."""
+        """Yield each piece's turns, with what enters the cut, and their part of the directions."""
         at_once = self._stepper.chain.directions
         for piece in self._pieces(batch):
             hidden = self._hidden(piece, weights)
@@ -239,7 +239,7 @@ class Passes:
         return hidden
 
     def _empty(self, directions: Iterable[str] = ()) -> Pass:
-        """Nothing yet, of which units with bottlenecks move by what these directions will be in weights."""
+        """Return a pass without values yet, with room for the directions of units with bottlenecks in weights."""
         shape = self.directions, self.batch
         units = {name: unit for name, unit in self.manifest.bottlenecks.items() if name in directions}
         rows = self.directions * self.batch

@@ -56,9 +56,9 @@ class ForwardPass(NamedTuple):
     loss: Array
     """[batch]"""
     logits: Array
-    """What predictions are read from: see `edge_client.tasks.task.TaskType.read`."""
+    """The logits; predictions are read from them (`edge_client.tasks.task.TaskType.read`)."""
     features: Array | None = None
-    """What the logits are a product of, of each example or each token, where the bundle's programs tell it."""
+    """The features behind the logits, of each example or each token, where the bundle's programs return them."""
 
 
 class Step(NamedTuple):
@@ -73,7 +73,7 @@ class Step(NamedTuple):
     gradients: dict[str, Array]
     """The head's exact gradient, weighted over the examples; empty where the head takes directions."""
     moved: dict[str, Array]
-    """What the directions at bottlenecks are as directions of weights, [K * batch, *shape]."""
+    """The directions at bottlenecks as directions of weights, [K * batch, *shape]."""
 
 
 class ExactStep(NamedTuple):
@@ -93,7 +93,7 @@ class MixedStep(NamedTuple):
     """[K, batch]"""
     behind: ExactStep
     moved: dict[str, Array]
-    """What directions at bottlenecks are as directions of weights, [K * batch, *shape]."""
+    """The directions at bottlenecks as directions of weights, [K * batch, *shape]."""
 
 
 class Stepper:
@@ -242,7 +242,7 @@ class Stepper:
     # --- running programs ---
 
     def _and_back(self, first: int, hidden: Array | None, values: Arrays, *, alone: bool) -> ExactStep:
-        """From what enters a segment to the head, and back to that segment."""
+        """Run from the input of a segment to the head, and back to that segment."""
         states = [hidden]  # what enters each segment
         for program in self.chain.forward(first)[:-1]:
             states.append(self._run(program, values, alone=alone, hidden=states[-1])["hidden"])

@@ -166,7 +166,7 @@ def _download_file(server: Server, mirrors: Mirrors, bundle: str, file: FileSpec
 
 
 def _take_from_mirrors(mirrors: Mirrors, bundle: str, file: FileSpec, partial: Path) -> bool:
-    """Whether a mirror gave the file as it should be; what came of it before it failed is kept, unless it is wrong."""
+    """Take a file from a mirror; False if none has it right. A correct part of a failed download is kept."""
     for address in mirrors:
         try:
             if _size(partial) < file.bytes or not file.bytes:
@@ -216,7 +216,7 @@ def _receive(response: httpx.Response, file: FileSpec, partial: Path, read: Read
 
 
 def _starts_at(response: httpx.Response, start: int) -> bool:
-    """Whether an answer holds the rest; a server may send the whole file instead."""
+    """Tell whether an answer holds the rest; a server may send the whole file instead."""
     if response.status_code != HTTPStatus.PARTIAL_CONTENT:
         return start == 0
     match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))

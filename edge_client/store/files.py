@@ -18,7 +18,7 @@ from edge_client.events import Event, Tell, silent
 T = TypeVar("T")
 PRIVATE, SHARED = 0o600, 0o644
 TEMPORARY = ".writing-"
-"""How the name of a file begins while it is written."""
+"""The prefix of the name of a file while it is written."""
 
 
 def write(path: Path, data: bytes, *, mode: int = SHARED) -> None:

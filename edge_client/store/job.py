@@ -1,4 +1,4 @@
-"""What a device keeps of one job: the task under way, its result, and the newest weights."""
+"""Keep a device's files of one job: the task under way, its result, and the newest weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .files import PRIVATE, SHARED, read_json, set_aside, write
 
 T = TypeVar("T")
 _WEIGHT, _OPTIMIZER = "w/", "o/"
-"""Before the names of weights and of an optimizer's state in the files of this room."""
+"""The prefixes of the names of weights and of an optimizer's state in the files of this room."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class KeptWeights:
     optimizer: Weights = field(default_factory=dict[str, NDArray[Any]])
     """The server optimizer's state, in mode iteration."""
     published: float = 0.0
-    """When the server published it, where its task told that."""
+    """The time at which the server published it, where its task has that."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where the training of a task stood, without the weights that it does not train."""
+    """The state of a task's training, without the weights that it does not train."""
 
     step: int
     loss: float
@@ -129,7 +129,7 @@ class JobStore:
         self._save("progress", mark, progress.weights, progress.optimizer)
 
     def progress(self, task: Task, data: str) -> Checkpoint | None:
-        """Where this task stood, trained on the same data."""
+        """Load this task's progress, trained on the same data; None without any."""
         saved = self._load("progress")
         if saved is None:
             return None

@@ -1,4 +1,4 @@
-"""What a device keeps for one server, so that no crash or reboot costs it more than a few steps.
+"""Keep a device's files for one server, so that no crash or reboot costs it more than a few steps.
 
     HOME/SERVER/identity.json                 the device's id and secret, for its user's eyes only
                 device.key                    the key that it signs requests with instead of a secret
@@ -48,7 +48,7 @@ def default_home() -> Path:
 
 
 def signing(store: DeviceStore, identity: Enrolled, url: str) -> Signing:
-    """How a device signs its requests to a server."""
+    """Return how a device signs its requests to a server."""
     key = store.key()
     if key is None:
         raise StoreError(f"{store.folder} lacks device.key, by which {identity.device} is known: enrol again")

@@ -33,7 +33,7 @@ SLOWEST = 16_384
 PATIENCE = 10.0
 """Seconds for connecting, between two pieces of an answer, and until it may be called slow."""
 FAILURES = (httpx.HTTPError, ServerError)
-"""What a mirror is left out for."""
+"""The errors for which a mirror is left out."""
 
 
 class Mirrors:

@@ -1,4 +1,4 @@
-"""What came of trying a runtime on a bundle's own trials: once for each bundle and version of the runtime's library."""
+"""Record trials of a runtime on a bundle: once for each bundle and version of the runtime's library."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from edge_client.runtimes.runtime import RUNTIMES, Runtime
 from .files import read_json, write
 
 TRIED = "tried.json"
-"""Beside the bundle's manifest: the libraries that gave right results, by runtime."""
+"""The file beside the bundle's manifest of the libraries that gave right results, by runtime."""
 REFUSED = "refused.json"
-"""In the store: what was said of libraries that gave wrong ones, by bundle and library.
+"""The file in the store of the reports on libraries that gave wrong results, by bundle and library.
 
 Such a bundle is deleted as no job's, and would be downloaded again whenever a service starts the client again.
 """

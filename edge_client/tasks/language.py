@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from edge_client.data.encoder import Encoded, TextEncoder
 
 _LIKELIEST, _OF_TRUE = 0, 1
-"""Of each token's two numbers: the likeliest follower, and the loss of the true one."""
+"""The indices of each token's two numbers: the likeliest follower, and the loss of the true one."""
 LOSS = "test_loss"
 """The mean cross entropy of a token, and the logarithm of the perplexity."""
 
@@ -71,7 +71,7 @@ class Language(TaskType):
         return (logits[:, :-1, _LIKELIEST] == following)[following != IGNORED].tolist()
 
     def score(self, logits: NDArray[Any], part: Labelled) -> Score:
-        """All tokens count alike, whichever text they are from."""
+        """Score tokens, which count alike, whichever text they are from."""
         score = super().score(logits, part)
         losses = logits[:, :-1, _OF_TRUE][_following(part) != IGNORED]
         return Score(score.total, score.sums | {LOSS: float(losses.sum(dtype=np.float64))})

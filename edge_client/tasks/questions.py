@@ -68,7 +68,7 @@ class Questions(TaskType):
         return logits[1]
 
     def right(self, logits: NDArray[Any], part: Labelled) -> list[bool]:
-        """By any of the answers, as `exact_match` has it."""
+        """Compare with any of the answers, as `exact_match` does."""
         answered = zip(answers(logits, part), part.examples, strict=True)
         return [exact_match(answer, example.answers) == 1 for answer, example in answered]
 
@@ -110,7 +110,7 @@ class _Answer(msgspec.Struct):
 
 
 def _answers(value: object) -> _Answers:
-    """All answers; none where the context holds none."""
+    """Read all answers; none where the context holds none."""
     if isinstance(value, str) and value.strip():
         try:
             value = msgspec.json.decode(value)
@@ -180,9 +180,9 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def exact_match(predicted: str | None, golds: Sequence[str]) -> float:
-    """Whether a prediction is one of the gold answers.
+    """Return 1 if a prediction is one of the gold answers, else 0.
 
-    Case, punctuation, articles and white space do not count. That there is no answer is the empty text: it is right
+    Case, punctuation, articles and white space do not count. An empty text says that there is no answer: it is right
     where there is no gold answer, and wrong everywhere else.
     """
     return _best(_same, predicted, golds)

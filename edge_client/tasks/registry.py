@@ -13,7 +13,7 @@ TASK_TYPES: dict[str, TaskType] = {kind.name: kind for kind in (Classification()
 
 
 def has_head(name: str) -> bool:
-    """Whether a task layer learns beside the units; who takes a task's name that there is not is told so elsewhere."""
+    """Tell whether a task layer learns beside the units; unknown tasks are refused elsewhere."""
     return name not in TASK_TYPES or TASK_TYPES[name].has_head
 
 

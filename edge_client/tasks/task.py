@@ -1,4 +1,4 @@
-"""What a device knows of a kind of task: how rows are read, what is learnt from them, and what a prediction says.
+"""Define a kind of task on a device: how rows are read, what is learnt from them, and what a prediction is.
 
     a row ── check ──> Example ── encode ──> tokens, labels ── programs ──> logits ── right, score, read
 
@@ -29,7 +29,7 @@ Text = str | tuple[str, str]
 
 @dataclass(frozen=True)
 class Prediction:
-    """For one text: its class with every class's probability, a question's answer, or the next token."""
+    """The prediction for one text: its class with every class's probability, a question's answer, or the next token."""
 
     label: str | None
     scores: dict[str, float] = field(default_factory=dict[str, float])
@@ -41,7 +41,7 @@ class ScoreKind(NamedTuple):
     name: str
     words: str
     share: bool = True
-    """From 0 to 1, and the more the better; else a number of which less is better."""
+    """True if it is from 0 to 1, and the more the better; else less is better."""
 
 
 ACCURACY = ScoreKind("accuracy", "generalised")
@@ -69,21 +69,21 @@ class TaskType(ABC):
 
     name: ClassVar[TaskName]
     fields: ClassVar[tuple[str, str, str]]
-    """Of a row: its text, its second text, and what is to be learnt; an empty name where there is none."""
+    """The fields of a row: its text, its second text, and what is to be learnt; an empty name where there is none."""
     topic: ClassVar[str] = ""
     """The column in which public data say what a row is about: simulations split over it, where there is no label."""
     has_classes: ClassVar[bool] = False
-    """Whether the job names classes, one of which a label is."""
+    """True if the job names classes, one of which a label is."""
     has_head: ClassVar[bool] = True
-    """Whether the task layer is new and trained; a language model keeps its own, frozen."""
+    """True if the task layer is new and trained; a language model keeps its own, frozen."""
     per_token: ClassVar[bool] = False
-    """Whether each token has a label, so that labels are cut and filled as texts are."""
+    """True if each token has a label, so that labels are cut and filled as texts are."""
     converses: ClassVar[bool] = False
-    """Whether rows may be conversations, which the bundle's chat template makes a text of."""
+    """True if rows may be conversations, which the bundle's chat template makes a text of."""
     ignores: ClassVar[bool] = True
-    """Whether a label may be IGNORED."""
+    """True if a label may be IGNORED."""
     scores: ClassVar[tuple[ScoreKind, ...]]
-    """What `told` gives on a test set; the first is the one that is compared."""
+    """The scores of `told` on a test set; the first is the one that is compared."""
 
     counted: ClassVar[str] = ACCURACY.name
     """The score whose sum says how many predictions are right."""
@@ -93,7 +93,7 @@ class TaskType(ABC):
         return self.scores[0].name
 
     def hits(self, score: Score) -> int:
-        """How many predictions are right."""
+        """Count the right predictions."""
         return round(score.sums.get(self.counted, 0))
 
     # --- examples ---
@@ -145,7 +145,7 @@ class TaskType(ABC):
         return None
 
     def most_feature_rows(self, examples: int, length: int) -> int:
-        """So many examples of so many tokens give no more of them."""
+        """Bound the feature rows of so many examples of so many tokens."""
         return examples * length
 
     # --- predictions; logits, or what a bundle's programs give in place of them, are those of the examples alone ---
@@ -155,7 +155,7 @@ class TaskType(ABC):
         """Say of each prediction whether it is right."""
 
     def score(self, logits: NDArray[Any], part: Labelled) -> Score:
-        """How good predictions are, in sums that can be added up."""
+        """Score predictions, in sums that can be added up."""
         hits = self.right(logits, part)
         return Score(len(hits), {ACCURACY.name: sum(hits)})
 

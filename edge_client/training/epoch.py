@@ -28,10 +28,10 @@ from .optimizers import local_step
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Where a round stands: all that a resumed run needs."""
+    """The state of a round that a resumed run needs."""
 
     weights: Weights
-    """All of the job's."""
+    """The job's weights."""
     optimizer: Weights = field(default_factory=dict[str, Array])
     step: int = 0
     loss: float = 0.0
@@ -49,7 +49,7 @@ class Gradients(Protocol):
 
 
 def steps_in(training: Training, batches: int) -> int:
-    """How many steps a round has."""
+    """Count the steps of a round."""
     if training.mode == "iteration":
         return max(training.iterations, 1)
     return training.iterations or training.epochs * batches
@@ -144,7 +144,7 @@ class Judged(NamedTuple):
 def evaluate(
     logits_of: Logits, examples: Sequence[Example], encoder: TextEncoder, task: TaskType, weights: Sequence[Weights]
 ) -> list[Score]:
-    """How good the predictions on these examples are with each of some weights.
+    """Score the predictions on these examples with each of some weights.
 
     A prediction is an example's class, a question's answer, or for a language model the next token.
     """

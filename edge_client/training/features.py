@@ -1,4 +1,4 @@
-"""What a device's examples hand to the layer that gives the logits, in a few moments.
+"""Compute the moments of the features that a device's examples hand to the layer of the logits.
 
 The gradient of that layer is a product of errors and features. Where features have a mean as large as their spread, or
 go along few directions, most of the gradient is about what says little of the task, and no one rate fits. Mean and
@@ -25,7 +25,7 @@ from edge_client.tasks.task import TaskType
 MOST = 64
 """Examples that are looked at."""
 MOST_PRODUCTS = 1024
-"""Of more features only the variances are told: products of any two would be megabytes."""
+"""The most features whose products are reported: of more, only the variances are, as products would be megabytes."""
 
 MEAN, PRODUCTS = FEATURES + "mean", FEATURES + "products"
 
@@ -46,7 +46,7 @@ class Moments(NamedTuple):
 
 
 NOTHING = Moments(0, np.zeros(0, np.float32), np.zeros(0, np.float32))
-"""Where nothing is asked for, or told."""
+"""The moments where none are asked for, or reported."""
 FeaturesOf = Callable[[Batch, Weights], Array]
 """Features of a batch with these weights."""
 
@@ -65,7 +65,7 @@ def measured(
 
 
 def some(examples: Sequence[Example], most: int, seed: int) -> list[Example]:
-    """So many examples at most, in their order."""
+    """Choose up to `most` examples, in their order."""
     return [examples[number] for number in sorted(shuffled(len(examples), seed, 0)[:most])]
 
 

@@ -30,7 +30,7 @@ PARTS = 5
 """Into which examples are divided to choose."""
 STEPS = 100
 LEAST_SPREAD = 0.1
-"""Of the features' usual spread: what hardly varies must not decide."""
+"""The least spread, as a share of the features' usual one: a nearly constant feature must not decide."""
 
 Numbers = NDArray[np.float64]
 
@@ -122,7 +122,7 @@ class _Fits:
         """[rows, fits, classes]: of how much of each row."""
 
     def _steepest(self, seen: NDArray[np.bool_]) -> Numbers:
-        """No curvature is larger."""
+        """Bound the curvature from above."""
         alike, which = np.unique(seen, axis=1, return_inverse=True)
         longest = [self._longest(alike[:, number]) for number in range(alike.shape[1])]
         return (0.5 * np.array(longest)[which.reshape(-1)] / seen.sum(0))[:, None] + self._pulls

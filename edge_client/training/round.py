@@ -61,7 +61,7 @@ class LocalData:
     batches: Batches
     """The examples as a round trains on them."""
     held_back: Sequence[Example] = ()
-    """For evaluation."""
+    """The examples for evaluation."""
 
 
 class Update(NamedTuple):
@@ -70,7 +70,7 @@ class Update(NamedTuple):
     tensors: Weights
     """The trained parameters, or by how much they changed where the task goes into a secure sum; feature moments."""
     report: Report
-    """Without seconds and memory, which a host measures."""
+    """The report, without seconds and memory, which a host measures."""
     personalized: Weights
     """The client's own model."""
     evaluation: Judged | None = None

@@ -1,4 +1,4 @@
-"""How the server moves weights by the mean change that clients report (Reddi et al., 2021): a function each.
+"""Move the server's weights by the mean change that clients report (Reddi et al., 2021): a function for each optimizer.
 
 A new one is a function here and a row in the table at the end; another distribution adds one by an entry point of the
 group `spry.server_optimizers`. In mode epoch the server alone takes its steps, and devices need not know it; in mode

@@ -1,4 +1,4 @@
-"""What training and prediction need at hand: a bundle's runtime, its tokenizer, and a plan for the memory there is."""
+"""Open a bundle for training and prediction: its runtime, its tokenizer, and a plan for the memory there is."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ MEGABYTE = 1e6
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How a task runs within some memory."""
+    """The plan of a task within some memory."""
 
     low_memory: bool
     """Hold one program at a time."""
     cache_bytes: int
-    """For hidden states that are kept."""
+    """The bytes for hidden states that are kept."""
 
 
 class TrainingSession:

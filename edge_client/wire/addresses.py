@@ -36,7 +36,7 @@ def mirrors_in(text: str) -> list[str]:
 
 
 def travels_open(url: str) -> bool:
-    """Whether others on the network can read what is sent."""
+    """Tell whether others on the network can read what is sent."""
     parsed = httpx.URL(url)
     if parsed.scheme == "https" or parsed.host == "localhost":
         return False

@@ -21,7 +21,7 @@ from .protocol import PROBLEM, VERSION_HEADER, Problem
 
 T = TypeVar("T")
 Read = Callable[[httpx.Response], Iterator[bytes]]
-"""How an answer is read as it comes."""
+"""Reads an answer as it arrives."""
 _DIGITS = 15
 """The largest version number."""
 _LONGEST = 1000
@@ -45,7 +45,7 @@ class Answer:
 
 
 def body_of(response: httpx.Response, limit: int, read: Read | None = None) -> bytes:
-    """All of a streamed answer, unless it is larger than any that is meant."""
+    """Read a whole streamed answer, unless it is larger than its limit."""
     parts: list[bytes] = []
     size = 0
     for part in (read or pieces)(response):

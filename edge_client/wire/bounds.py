@@ -1,4 +1,4 @@
-"""The bounds that the protocol notes beside its fields, held by messages of a server: no type is told to be larger.
+"""Hold a server's messages to the bounds that the protocol notes beside its fields.
 
 What has no bound of its own has those below. Texts have no controls afterwards, wherever they are shown or kept.
 """

@@ -1,4 +1,4 @@
-"""How far one device's update may go, where its job keeps a privacy budget: all of it together, by its L2 norm.
+"""Clip one device's update, where its job keeps a privacy budget: all of it together, by its L2 norm.
 
 The device clips before it sends, so that nobody learns of an update more than what counts; the server clips again
 (`server.privacy.mechanism`), as an older device does not.
@@ -30,7 +30,7 @@ def length_of(changes: Changes) -> float:
 
 
 def shortened(changes: Changes, most: float) -> Changes:
-    """The same direction, no longer than `most`."""
+    """Shorten changes to a length of `most`, in the same direction."""
     length = length_of(changes)
     return changes if length <= most else {name: change * (most / length) for name, change in changes.items()}
 

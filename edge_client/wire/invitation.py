@@ -20,11 +20,11 @@ _LONGEST = 1000
 
 @dataclass(frozen=True)
 class Invitation:
-    """All that a device must know to take part."""
+    """The server, token and publisher that a device needs to take part."""
 
     server: str
     token: str
-    """With the publisher's key after a point, where there is one."""
+    """The token, with the publisher's key after a point, where there is one."""
 
     def __str__(self) -> str:
         token, key = split_token(self.token)

@@ -1,4 +1,4 @@
-"""How a device proves that a request is its own: by a key that never leaves it.
+"""Prove that a request is a device's own: by a key that never leaves it.
 
     Authorization: Spry DEVICE.TIME.SIGNATURE
     Content-Digest: sha-256=:BASE64:            (RFC 9530, where the request has a body)
@@ -76,7 +76,7 @@ class Signing(httpx.Auth):
         self._device = device
         self._key = key
         self._prefix = httpx.URL(url).path.rstrip("/")
-        """What a proxy in front of the server takes off."""
+        """The path prefix that a proxy in front of the server takes off."""
         self._ahead = 0.0
         self._newest = 0
         """The time of the last request, in milliseconds."""
@@ -105,7 +105,7 @@ class Signing(httpx.Auth):
         return response.status_code == HTTPStatus.TOO_EARLY
 
     def _corrected(self, response: httpx.Response) -> bool:
-        """Whether the server's clock is so far from what was signed that the time may be why it refused."""
+        """Correct the clock by a refusal; False if the server's is near enough that the time is not the reason."""
         try:
             ahead = parsedate_to_datetime(response.headers["Date"]).timestamp() - time.time()
         except (KeyError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""What devices and the server say to each other: the JSON messages of the wire, and the settings that travel in them.
+"""Define the messages between devices and the server: the JSON of the wire, and the settings that travel in it.
 
 Plain dataclasses: the device reads them with msgspec, the server with pydantic, which also checks the bounds noted here
 and writes them into the OpenAPI document. Fields may be added with a default; readers ignore those they do not know.
@@ -69,7 +69,7 @@ MOST_MIRRORS, LONGEST_MIRROR = 20, 200
 
 @dataclass(frozen=True)
 class Training:
-    """How every client of a job trains; the defaults are this project's, the paper's are a preset of the server."""
+    """The training of a job's clients; the defaults are this project's, the paper's are a preset of the server."""
 
     mode: Mode = "epoch"
     estimator: Name = "forward"
@@ -110,7 +110,7 @@ class Training:
 
 @dataclass(frozen=True)
 class ServerOptimizer:
-    """How the server moves weights by the mean change that clients report; in mode iteration clients repeat it."""
+    """The server's optimizer of weights by the mean change that clients report; in mode iteration clients repeat it."""
 
     kind: Name = "fedyogi"
     """One of `edge_client.training.server_optimizers`, or of another distribution."""
@@ -160,7 +160,7 @@ class Enrolled:
 
 @dataclass(frozen=True)
 class DeviceKey:
-    """From now on a device signs its requests, and its secret is worth nothing."""
+    """The key by which a device signs its requests from now on; its secret becomes invalid."""
 
     public_key: Annotated[str, Len(43, 43)]
     proof: Annotated[str, Len(0, 86)] = ""
@@ -169,13 +169,13 @@ class DeviceKey:
 
 @dataclass(frozen=True)
 class OpenJob:
-    """A running job's demands on a device's rows, which are told before a place is taken."""
+    """A running job's demands on a device's rows, sent before a slot is taken."""
 
     job: Name
     job_name: Name
     task: Name
     labels: list[str]
-    """Its classes, where it has any."""
+    """The job's classes, where it has any."""
 
 
 @dataclass(frozen=True)
@@ -185,25 +185,25 @@ class CheckIn:
     runtimes: Annotated[list[Name], Len(0, 20)]
     examples: Annotated[int, Ge(0), Le(2**40)] = 0
     memory_bytes: Annotated[int, Ge(0), Le(2**50)] | None = None
-    """What training may take at most; None where the device cannot tell."""
+    """The most memory that training may take; None where the device cannot tell."""
     power: Power = "unknown"
     metered: bool = False
     job: Name | None = None
     """Id or name of the only job it wants; any when left out."""
     step_seconds: Annotated[float, Ge(0), Le(1e9)] | None = None
-    """What a training step took on average in the last round that it took part in."""
+    """The mean seconds of a training step in the last round that it took part in."""
     resident_bytes: Annotated[int, Ge(0), Le(2**50)] | None = None
     """The most memory that its process has taken."""
     low_memory: bool = False
-    """Whether it holds one program at a time."""
+    """True if it holds one program at a time."""
     unfit: Annotated[dict[Name, Annotated[str, Len(1, 300)]], Len(0, 20)] = field(default_factory=dict[str, str])
-    """By the id of a job that its rows do not fit, why."""
+    """The reason for each job that its rows do not fit, by its id."""
     sums: bool = False
-    """Whether it can add its update to those of others in secret."""
+    """True if it can add its update to those of others by secure aggregation."""
     only_sums: bool = False
-    """Whether it takes no task whose update the server would see."""
+    """True if it takes no task whose update the server would see."""
     adds_noise: bool = False
-    """Whether it lays its share of a private sum's noise on its update."""
+    """True if it can add its share of a private sum's noise to its update."""
 
 
 @dataclass(frozen=True)
@@ -212,11 +212,11 @@ class Sum:
 
     place: Index
     units: list[Index]
-    """What is added of the task's, which all of a team hold."""
+    """The units of the task that are added, which all of a team hold."""
     least: Annotated[int, Ge(1), Lt(2**16)]
     """Devices of whose parts a sum is opened."""
     scores: Annotated[list[Name], Len(0, 20)] = field(default_factory=list[str])
-    """What reports say beside what is counted, in this order."""
+    """The scores in reports beside what is counted, in this order."""
     noise: Annotated[float, Ge(0), Le(1e9)] | None = None
     """Deviations of the noise, in clips of the task, that devices lay on the sum together; None: none."""
 
@@ -230,7 +230,7 @@ class Task:
     job_name: Name
     round: Version
     seed: Annotated[int, Ge(0), Lt(2**64)]
-    """Of its directions and the order of its examples."""
+    """The seed of its directions and the order of its examples."""
     units: list[Index]
     cut: Index
     """The segment at which tangents start."""
@@ -242,7 +242,7 @@ class Task:
     iteration: Version
     """Mode iteration: the first step of the round that is still open."""
     seconds: Annotated[float, Ge(0), Le(1e9)]
-    """How long the round takes updates."""
+    """The seconds for which the round takes updates."""
     training: Training
     optimizers: ServerOptimizers
     batch: Positive
@@ -252,17 +252,18 @@ class Task:
     measure: bool = False
     """Tell the moments of what reaches the head's last layer, beside the update (mode epoch)."""
     clip: Annotated[float, Gt(0), Le(1e30)] | None = None
-    """How far the update may go as a whole, by its L2 norm, in a job with a privacy budget: a longer one is shortened,
-    and its report tells no loss and no number of examples."""
+    """The norm to which the whole update is clipped, in a job with a privacy budget: a longer one is shortened,
+    and its report has no loss and no number of examples."""
     sum: Sum | None = None
-    """How the update is added to others' in secret; None where it is sent as it is."""
+    """The sum to which the update is added by secure aggregation; None where it is sent as it is."""
     mirrors: Annotated[list[Annotated[str, Len(1, LONGEST_MIRROR)]], Len(0, MOST_MIRRORS)] = field(
         default_factory=list[str]
     )
     """Static places that have the bundle too (`edge_client.store.mirrors`)."""
     published: Moment = 0.0
-    """When the version to start from was published, which tells it from one of the same number that a server restored
-    from a backup has lost. 0: not told, as of version 0, in mode iteration and by servers of an earlier version."""
+    """The time at which the version to start from was published, which tells it from one of the same number that a
+    server restored from a backup has lost. 0: not told, as of version 0, in mode iteration and by servers of an earlier
+    version."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +310,7 @@ class Report(EvaluationReport):
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a device gives a task back."""
+    """The reason why a device gives a task back."""
 
     reason: Annotated[str, Len(1, 500)]
 
@@ -321,7 +322,7 @@ class Receipt:
     wait: Wait
     """Seconds after which a check-in is worth while."""
     repeated: bool = False
-    """The same report had been accepted before."""
+    """True if the same report had been accepted before."""
 
 
 @dataclass(frozen=True)

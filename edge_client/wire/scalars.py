@@ -70,12 +70,12 @@ class ScalarReport:
     head_jvp: Floats | None = None
     """[K, rows], where the head is trained by scalars."""
     head_gradient: Floats | None = None
-    """All of the head's parameters, flat and one after the other, where it is trained by its exact gradient."""
+    """The head's gradient over all of its parameters, flat and one after the other, where it is exact."""
 
 
 @dataclass(frozen=True)
 class Participant:
-    """A client of a step, and what it reported: as it came to the server, or rounded as everybody reads it."""
+    """A client of a step with its report: as it came to the server, or rounded as everybody reads it."""
 
     seed: int
     units: tuple[int, ...]
@@ -102,7 +102,7 @@ def encode_report(report: ScalarReport) -> bytes:
 
 
 def largest_report(manifest: Manifest, training: Training) -> int:
-    """No report of such a job has more bytes, nor has one that is wrong in a way that is worth telling."""
+    """Bound the bytes of a report of such a job, with some slack for wrong ones that are worth a refusal."""
     scalars = min(training.directions * training.batch, LARGEST_REPORT)
     return _LOSS.size + _REPORT.size + 2 * 2 * scalars + 4 * manifest.head_size + _SLACK
 

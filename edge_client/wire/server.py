@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECONDS = 30.0
-"""For connecting and between two pieces of an answer."""
+"""The seconds for connecting and between two pieces of an answer."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 300.0
 LONGEST_ASKED = 3600.0
 """Seconds of Retry-After that are waited: a server with many devices spreads them."""
@@ -87,7 +87,7 @@ class Server:
         self.ca = ca
         self.identity = identity
         self.signing: Signing | None = None
-        """How requests are signed, where the identity has no secret."""
+        """The signing of requests, where the identity has no secret."""
         self.patience = patience
         self._pause = pause
         self._tell = tell
@@ -155,7 +155,7 @@ class Server:
         return self._send(f"/tasks/{quote(task, safe='')}/jvps/{iteration}", data, _OCTETS)
 
     def sum(self, task: str) -> bytes:
-        """Where the sum stands that a task's update is added to (`edge_client.secagg.messages.View`)."""
+        """Fetch the state of the sum that a task's update is added to (`edge_client.secagg.messages.View`)."""
         return self._request("GET", f"/tasks/{quote(task, safe='')}/sum").body
 
     def send_message(self, task: str, message: str, data: bytes) -> Receipt:

@@ -1,4 +1,4 @@
-"""What an adapter is: a PEFT configuration, and which of a model's layers it is for.
+"""Define adapters: a PEFT configuration, and the layers of a model that it is for.
 
 Each is a module of `export.adapt.methods` and an entry point of the group `spry.adapters`. Here and there heavy
 libraries are imported where they are used, so that names, defaults and checks of options cost no torch.
@@ -29,7 +29,7 @@ class Targets:
 
     names: Sequence[str]
     feedforward: Sequence[str] = ()
-    """Those of them that end a block, where the adapter asks for them."""
+    """The layers that end a block, where the adapter asks for them."""
 
 
 def query_and_value(projections: Projections) -> tuple[str, ...]:
@@ -46,21 +46,21 @@ class Adapter:
     targets: Callable[[Projections], tuple[str, ...]] = query_and_value
     """Which of the projections that are found in a model, unless others are named."""
     options: tuple[str, ...] = ()
-    """Those of `AdapterOptions` that make one adapter of the kind differ from another."""
+    """The `AdapterOptions` that make one adapter of the kind differ from another."""
     rank: int = USUAL_RANK
     """The rank that it was measured best with."""
     depth: float = ALL_BLOCKS
     """The share of a model's blocks, from its end, that it was measured best in, for what a step costs."""
     feedforward: bool = False
-    """Whether its configuration tells the layers that end a block from the others."""
+    """True if its configuration tells the layers that end a block from the others."""
     trains: Callable[[str], bool] | None = None
-    """For methods that PEFT has no tuner for: which base parameters are trained. The tuner is then a mere carrier,
-    a LoRA layer that is stored but switched off, so that `PeftModel.from_pretrained` loads the result."""
+    """Tells which base parameters are trained, for methods that PEFT has no tuner for. The tuner is then a mere
+    carrier, a LoRA layer that is stored but switched off, so that `PeftModel.from_pretrained` loads the result."""
     head_alone: bool = False
-    """Whether nothing but the task layer is trained."""
+    """True if nothing but the task layer is trained."""
     at_bottlenecks: bool = False
-    """Whether the second of a layer's factors is frozen in directions that are found at export, so that forward
-    gradients move what leaves the first, in place of its weights."""
+    """True if the second of a layer's factors is frozen in directions that are found at export, so that forward
+    gradients move the first one's output, in place of its weights."""
 
 
 def carrier(bias: str) -> Callable[[AdapterOptions, Targets, dict[str, Any]], PeftConfig]:

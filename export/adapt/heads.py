@@ -28,11 +28,11 @@ from export.model.samples import SENTENCES, random_texts, sample_inputs
 _LENGTH = 64
 """Tokens of the sentences that features are measured on."""
 _LEAST = 0.1
-"""Of the usual spread: a feature that hardly moves here may move elsewhere."""
+"""The least spread, as a share of the usual one: a feature that hardly moves here may move elsewhere."""
 _TEXTS, _WORDS = 512, 16
-"""Of random words, and how many tokens one has at most."""
+"""The number of texts of random words, and the most tokens of a word."""
 _RIDGE = 0.3
-"""Of the usual variance, which each direction has more than was seen: so many texts know little of the least ones."""
+"""The share of the usual variance that is added in each direction: so many texts know little of the least ones."""
 _FEWEST = 1000
 """Tokens to draw from: texts of a few words are much alike, and say nothing of others."""
 _WIDEST = 1024
@@ -70,7 +70,7 @@ def _moved(plain: Any, centre: Tensor) -> nn.Parameter | None:
 
 
 def prepare_head(loaded: Loaded, heads: Sequence[str], examples: Sequence[Batch], seed: int) -> None:
-    """By what is at hand: examples, or else random words."""
+    """Prepare the head by examples, or else by random words."""
     if examples:
         standardize_head(loaded, heads, examples)
     else:

@@ -19,12 +19,12 @@ from export.graph.capture import TaskForward
 from export.model.loading import Loaded, template_of
 
 MOST = 512
-"""Of the file, drawn at random; more tell little more."""
+"""The most rows of the file, drawn at random; more add little."""
 _BATCH, _LENGTH = 16, 128
 _FITTING = 60
 """Steps at most."""
 _DECAY = 1.0
-"""Of a layer behind standardized features; with less it learns these few by heart, and their gradient is gone."""
+"""The decay of a layer behind standardized features; with less it learns these few by heart, without a gradient."""
 
 Batch = dict[str, Tensor]
 """The model's inputs and the labels."""

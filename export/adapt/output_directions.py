@@ -70,7 +70,7 @@ def by_examples(loaded: Loaded, layers: Sequence[str], rank: int, batches: Seque
 def _gradients(
     loaded: Loaded, layers: Sequence[str], batches: Sequence[Batch]
 ) -> Generator[dict[str, Tensor], None, None]:
-    """Each batch's gradient by each layer's weight."""
+    """Yield each batch's gradient by each layer's weight."""
     modules = {name: loaded.model.get_submodule(name) for name in layers}
     forward = TaskForward(loaded.model, loaded.task, loaded.inputs)
     with _watched(modules) as seen:

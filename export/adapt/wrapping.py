@@ -46,7 +46,7 @@ class Adapted:
     feature_square: float | None = None
     """The mean squared length of what the head's last layer is given."""
     at_bottlenecks: bool = False
-    """Whether forward gradients move what leaves a layer's first factor, in place of its weights."""
+    """True if forward gradients move the output of a layer's first factor, in place of its weights."""
 
 
 def head_modules(model: nn.Module, task: ModelTask) -> list[str]:
@@ -151,7 +151,7 @@ def _last_blocks(loaded: Loaded, options: AdapterOptions) -> int:
 
 
 def _within(loaded: Loaded, last_blocks: int) -> Callable[[str], bool]:
-    """Whether a module or parameter belongs to the last blocks; their number is the first one in its name."""
+    """Return a check that a module or parameter belongs to the last blocks; their number is the first in its name."""
     if not last_blocks:
         return lambda name: True
     blocks = _blocks(loaded)
@@ -163,7 +163,7 @@ def _within(loaded: Loaded, last_blocks: int) -> Callable[[str], bool]:
 
 
 def _blocks(loaded: Loaded) -> int:
-    """How many have weights of their own."""
+    """Count the blocks that have weights of their own."""
     return 1 + max(_block(name) for name, _ in loaded.model.named_modules())
 
 

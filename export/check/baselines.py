@@ -1,4 +1,4 @@
-"""What the outside world costs on a bundle's shapes, so that no ratio is to this project's programs alone.
+"""Measure other software on a bundle's shapes, so that no ratio is to this project's programs alone.
 
 Stock runtimes run the forward of the bundle's architecture, with random weights and without an adapter (one that is
 merged in costs nothing), as their users export it. Eager PyTorch takes steps with the adapter: backprop with and
@@ -91,7 +91,7 @@ class _Exports:
         self._reasons = {runtime: self._thread.submit(self._export, runtime, arguments) for runtime in exported}
 
     def wait(self, runtime: str) -> str:
-        """Why an export ended early; nothing if it did not."""
+        """Wait for an export, and return the reason why it ended early; empty if it did not."""
         return self._reasons[runtime].result()
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ def checkpoint_blocks(forward: nn.Module, inputs: tuple[Tensor, ...], layers: in
 
 
 def tokens_of(manifest: Manifest, batch: int, length: int) -> tuple[Tensor, ...]:
-    """All that a model takes, in the manifest's order."""
+    """Return all inputs that a model takes, in the manifest's order."""
     return tuple(torch.ones(batch, length, dtype=torch.int64) for _ in manifest.inputs)
 
 

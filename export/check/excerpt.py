@@ -43,7 +43,7 @@ def structure(segment: SegmentGraph) -> str:
 
 
 def stand_alone(segments: Sequence[SegmentGraph], stored: Mapping[str, Tensor], blocks: Sequence[nn.Module]) -> bool:
-    """Whether every segment reads its own blocks' weights alone, so that it may stand behind any other."""
+    """Tell whether every segment reads its own blocks' weights alone, so that it may stand behind any other."""
     owner = {p.data_ptr(): number for number, block in enumerate(blocks) for p in block.parameters()}
     for segment in segments:
         frozen = [stored[slot.name].data_ptr() for slot in segment.slots(Role.FROZEN)]

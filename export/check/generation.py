@@ -23,7 +23,7 @@ _TOKENS = 12
 _BEYOND = 3
 """Tokens of the prompt that a second pass reads."""
 _TIE = 1e-4
-"""Of the logits' size: closer ones are as likely."""
+"""The share of the logits' size within which two of them are equally likely."""
 
 
 def verify_generation(

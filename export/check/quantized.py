@@ -47,7 +47,7 @@ def dequantized_weights(
 
 
 def relative_change(values: Mapping[str, Tensor], model: nn.Module) -> float:
-    """By how much the runtime's weights differ from the model's, as a share of these (root mean squares)."""
+    """Compute by how much the runtime's weights differ from the model's, as a share of these (root mean squares)."""
     moved = total = 0.0
     for name, value in values.items():
         weight = model.get_parameter(name).detach()
@@ -75,5 +75,5 @@ def tied_weights(programs: Mapping[str, Sequence[Shaped]]) -> tuple[str, ...]:
 
 
 def _address(model: nn.Module, name: str) -> int:
-    """Where the parameter of a turned weight lies: Conv1D stores it the other way round."""
+    """Return the address of the parameter of a turned weight: Conv1D stores it transposed."""
     return model.get_parameter(name).data_ptr()

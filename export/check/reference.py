@@ -20,7 +20,7 @@ from export.graph.slots import Slot
 from export.tasks.task import ModelTask
 
 _TOKENS_AT_ONCE = 128
-"""Of a language model: each token has as many logits as there are words, several times over."""
+"""The tokens of a language model at once: each has as many logits as there are words, several times over."""
 
 
 class Reference:
@@ -89,7 +89,7 @@ class Reference:
         direction: Mapping[str, Tensor],
         entering: Mapping[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Each example's loss, and its derivative along one direction, of weights and at bottlenecks."""
+        """Compute each example's loss, and its derivative along one direction, of weights and at bottlenecks."""
         moving = {key: values[key] for key in direction}
         pieces = self._in_pieces(inputs, entering or {})
         parts = [self._along(some, values, moving, dict(direction), added) for some, added in pieces]
@@ -177,7 +177,7 @@ class Reference:
         step: float,
         entering: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """The same derivative by finite differences, without any automatic differentiation."""
+        """Compute the same derivative by finite differences, without any automatic differentiation."""
 
         def at(size: float) -> Tensor:
             moved = {key: values[key] + size * v for key, v in direction.items()}

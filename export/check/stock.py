@@ -22,14 +22,14 @@ from edge_client.memory import resident
 
 class Sizes(NamedTuple):
     inputs: int
-    """How many a model takes: tokens, their mask, maybe more."""
+    """The number of inputs that a model takes: tokens, their mask, maybe more."""
     batch: int
     length: int
     threads: int
 
 
 def file_of(folder: str | Path, runtime: str, step: str) -> Path:
-    """Where the exported model lies; it is there only if its export succeeded."""
+    """Return the exported model's path; the file is there only if its export succeeded."""
     return Path(folder) / f"{step.replace(' ', '-')}{'.onnx' if runtime == STOCK_ONNX else '.pte'}"
 
 

@@ -59,7 +59,7 @@ def _executorch(model: nn.Module, tokens: Tensors, folder: Path) -> None:
 
 
 def _quantized(model: nn.Module, tokens: Tensors) -> nn.Module:
-    """All linear layers: asked for all layers, the quantizer makes floats of indices."""
+    """Quantize all linear layers: asked for all layers, the quantizer makes floats of indices."""
     from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
     from torchao.quantization.pt2e import quantize_pt2e
 

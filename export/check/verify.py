@@ -37,9 +37,9 @@ LOSS_BOUND: dict[Precision, float] = {"none": 1e-4, "int8": 0.02, "int4": 0.05}
 GRADIENT_BOUND: dict[Precision, float | None] = {"none": 1e-4, "int8": None, "int4": None}
 SLOPE_BOUND = 0.05
 _STEPS = (0.1, 0.03, 0.01, 0.001)
-"""Of finite differences: curvature spoils long ones and rounding short ones, how long depends on the model."""
+"""The steps of finite differences: curvature spoils long ones and rounding short ones, depending on the model."""
 _CLOSE = 0.2
-"""Of their bound: no other step is tried then."""
+"""The share of their bound within which no other step is tried."""
 _BY_JVP = 3
 """Directions that `torch.func.jvp` takes: together they cost what a way back does."""
 _SURE, _LEAST = 2.0, 4
@@ -56,7 +56,7 @@ class Sample:
     values: dict[str, Tensor]
     directions: list[dict[str, Tensor]]
     entering: list[dict[str, Tensor]]
-    """Those of units whose tangents enter at bottlenecks, each example's own: [batch, tokens, rank]."""
+    """The directions of units whose tangents enter at bottlenecks, each example's own: [batch, tokens, rank]."""
 
 
 def make_sample(loaded: Loaded, adapted: Adapted, manifest: Manifest, directions: int, seed: int) -> Sample:
@@ -145,7 +145,7 @@ class Truth:
 
     @cached_property
     def disagreement(self) -> float:
-        """How far finite differences along the first direction are from its derivative, by the first good step."""
+        """The error of finite differences along the first direction against its derivative, by the first good step."""
         sample, least = self.sample, math.inf
         for step in _STEPS:
             slope = self._model.slope(sample.inputs, sample.values, sample.directions[0], step, sample.entering[0])
@@ -157,14 +157,14 @@ class Truth:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of a bundle is held against the model."""
+    """The part of a bundle that is verified against the model."""
 
     exact: bool = True
-    """Whether the way back is, and the model's own derivatives."""
+    """True if backward programs are verified, and the model's own derivatives."""
     beside_float: bool = True
-    """Whether what quantized weights change is found out."""
+    """True if the change by quantized weights is measured."""
     adaptive: bool = False
-    """Whether directions end where the error is far enough from its bound, and the float model takes the first."""
+    """True if directions end where the error is far enough from its bound, and the float model takes the first."""
 
 
 EVERYTHING = Extent()
@@ -192,7 +192,7 @@ def verify(
 
 
 def with_trials(folder: Path, runtime: str, spec: RuntimeSpec) -> RuntimeSpec:
-    """With what devices hold their own runtime against, now that this one has been found right."""
+    """Add the trials by which devices check their own runtime, now that this one has been verified."""
     with open_runtime(runtime, folder) as opened:
         return msgspec.structs.replace(spec, trials=trials.noted(opened, spec))
 
@@ -285,7 +285,7 @@ def _inputs(sample: Sample) -> tuple[dict[str, np.ndarray], np.ndarray, dict[str
 
 
 def is_far(error: float, bound: float, count: int) -> bool:
-    """Whether more derivatives would not change on which side of its bound a root-mean-square error lies.
+    """Tell whether more derivatives would not change on which side of its bound a root-mean-square error is.
 
     The logarithm of a ratio of two such means over `count` numbers varies by about one over the root of `count`.
     """

@@ -29,7 +29,7 @@ class Generation:
     """The programs of all segments, and what they read of the model."""
 
     programs: list[tuple[Program, int]]
-    """Each with its number of new tokens."""
+    """The programs, each with its number of new tokens."""
     stored: dict[str, Tensor]
 
 

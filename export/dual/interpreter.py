@@ -86,7 +86,7 @@ def _values(arguments: Any) -> Any:
 
 
 def _still(result: Any) -> Any:
-    """The same values without tangents."""
+    """Return the same values without tangents."""
     return tree_map(lambda dual: Dual(dual.value, None, dual.batched), result)
 
 

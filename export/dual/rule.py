@@ -1,4 +1,4 @@
-"""What a forward-AD rule is: given an op's arguments as (value, tangent) pairs, the tangent of its result.
+"""Define forward-AD rules: from an op's arguments as (value, tangent) pairs, the tangent of its result.
 
 Shapes. A *batched* value has its B examples along dimension 0 and its tangent K·B rows there, direction after
 direction: [K·B, …]. A value that depends on no input (an adapter's weight, or what is computed from weights alone) is
@@ -43,7 +43,7 @@ class SharesDual(Dual):
 
 @dataclass(frozen=True)
 class Directions:
-    """How many directions travel together, and over how many examples."""
+    """The number of directions that travel together, and of their examples."""
 
     count: int
     batch: int

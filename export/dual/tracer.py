@@ -136,7 +136,7 @@ class Tracer:
     def _in_pieces(
         self, compute: Callable[[dict[Slot, Tensor]], dict[str, Tensor]], values: dict[Slot, Tensor]
     ) -> dict[str, Tensor]:
-        """By parts of the batch: their insides stay in a processor's cache, and those of one are held at a time."""
+        """Compute by parts of the batch: values stay in a processor's cache, and those of one are held at a time."""
         size, count = self.directions.batch, self.directions.count
 
         def part(slot: Slot, value: Tensor, start: int) -> Tensor:

@@ -2,9 +2,9 @@
 
 Where one query is left of a block (`export.graph.narrow`), its scores are products of the query with the keys that a
 weight makes of each token. The query goes through the weight instead, back to what tokens are before it, and meets
-these as they come. Likewise it is not values that are mixed: as the shares of a softmax come to one, what a layer makes
-of the mixed tokens is the mixture of what it makes of each. So as many rows go through the two weights as there are
-heads, in place of one for each token; with tangents, in place of one for each token and direction.
+these as they come. Likewise it is not values that are mixed: as the shares of a softmax add up to one, what a layer
+makes of the mixed tokens is the mixture of what it makes of each. So as many rows go through the two weights as there
+are heads, in place of one for each token; with tangents, in place of one for each token and direction.
 
 Each head has its own part of a row of the hidden size. A row of one head alone holds zeros elsewhere.
 """
@@ -39,7 +39,7 @@ class _Projected:
     size: int
 
     def pays(self) -> bool:
-        """Whether rows of heads, with what they take to be mixed, cost less than rows of tokens."""
+        """Tell whether rows of heads, with the cost of mixing them, cost less than rows of tokens."""
         tokens, wide = value_of(self.tokens).shape[1], self.heads * self.size
         return self.heads * (wide + tokens) < tokens * wide
 
@@ -97,7 +97,7 @@ def _frozen_layer(made: fx.Node) -> tuple[fx.Node, fx.Node | None] | None:
 
 
 def _mixed(captured: Captured, product: fx.Node) -> None:
-    """The sum of p (W x + b) is W of the sum of p x, + b, as the shares p come to one."""
+    """Replace the sum of p (W x + b) by W of the sum of p x, + b, as the shares p add up to one."""
     shares, turned = product.args
     if not isinstance(turned, fx.Node) or not isinstance(shares, fx.Node) or not _come_to_one(shares):
         return

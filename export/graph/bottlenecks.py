@@ -1,4 +1,4 @@
-"""Where tangents enter behind a trained first factor: at the few numbers that it makes of each token.
+"""Let tangents enter behind a trained first factor: at the few numbers that it makes of each token.
 
 A direction of these numbers is shorter than one of the factor's weights, and the directions of weights that it amounts
 to, a product with what enters the factor, are closer to the gradient. The nodes are marked in the captured graph, and

@@ -40,7 +40,7 @@ IDS, POSITIONS, LAST = "input_ids", "position_ids", "last"
 
 
 _MULTIPLE = 8
-"""Of which a head's size must be one for the operator."""
+"""The divisor of a head's size that the operator needs."""
 
 
 def key_name(layer: int) -> str:
@@ -69,7 +69,7 @@ class _Walk:
     caches: Sequence[tuple[Tensor, Tensor]] = ()
     """Empty in a pass that only finds out their shapes."""
     in_place: bool = False
-    """Whether one operator attends, and writes into the cache."""
+    """True if one operator attends, and writes into the cache."""
     added: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
 
@@ -193,7 +193,7 @@ def cache_shapes(model: nn.Module, layers: int) -> list[CacheShape]:
 
 
 def attends_by_operator(shapes: Sequence[CacheShape]) -> bool:
-    """Whether the operator that writes into the cache knows such layers."""
+    """Tell whether the operator that writes into the cache knows such layers."""
     return all(shape.key == shape.value and shape.key % _MULTIPLE == 0 for shape in shapes)
 
 

@@ -133,7 +133,7 @@ def normalize(captured: Captured) -> None:
 
 
 def _skip(node: fx.Node) -> None:
-    """Without a copy, what read it as it lay may have to make one itself."""
+    """Remove a copy; readers of its layout may have to make one themselves."""
     for reader in node.users:
         if reader.target is aten.view.default:
             reader.target = aten.reshape.default

@@ -27,7 +27,7 @@ def unwritten() -> AbstractContextManager[None]:
 
 
 def module_of(graph: fx.Graph) -> fx.GraphModule:
-    """Without code until somebody runs it."""
+    """Make a module of a graph, without code until somebody runs it."""
     return lazy._LazyGraphModule({}, graph)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -57,7 +57,7 @@ def trace(
 
 @cache
 def _core() -> dict[Any, Callable[..., Any]]:
-    """To the core set; torch goes through all operators there are to list these, longer than a small program takes."""
+    """Return the decompositions to the core set; torch lists them slowly, by going through all operators."""
     return dict(core_aten_decompositions())
 
 

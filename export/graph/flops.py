@@ -19,7 +19,7 @@ _PRODUCTS = {
 
 
 def count_flops(graph: fx.GraphModule) -> int:
-    """Two per multiplication and addition; other ops are left out."""
+    """Count two operations per multiplication and addition; other ops are left out."""
     total = 0
     for node in graph.graph.nodes:
         if node.target in _PRODUCTS:

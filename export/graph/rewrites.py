@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 VIEWS = {aten.view.default, aten.reshape.default}
 _PRODUCTS = (aten.matmul.default, aten.bmm.default, aten.linear.default)
-"""Of two operands that come at run time."""
+"""The products of two operands that are computed at run time."""
 _TRANSPOSES = {aten.t.default, aten.numpy_T.default}
 _IN_PLACE: dict[Any, Any] = {
     aten.add_.Tensor: aten.add.Tensor,
@@ -59,7 +59,7 @@ def _out_of_place(node: fx.Node) -> Any:
 
 
 def _fresh(target: Any) -> bool:
-    """Whether an operator's result lies in memory of its own."""
+    """Tell whether an operator's result lies in memory of its own."""
     schema = getattr(target, "_schema", None)  # a placeholder has none
     return schema is not None and all(result.alias_info is None for result in schema.returns)
 
@@ -190,7 +190,7 @@ def _unbind(captured: Captured, node: fx.Node) -> None:
 
 
 def _token_losses(captured: Captured, node: fx.Node) -> None:
-    """Without whole logits, where nothing else reads them and the layer that gives them is frozen as it stands."""
+    """Compute losses without whole logits, where nothing else reads them and the layer of the logits is frozen."""
     logits, labels, _ = node.args
     if not isinstance(logits, fx.Node) or logits.target is not ops.linear or len(logits.users) > 1:
         return

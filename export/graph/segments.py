@@ -35,7 +35,7 @@ class SegmentGraph:
 
     @property
     def one_token(self) -> bool:
-        """Whether its blocks hand on a single token of each text."""
+        """True if its blocks hand on a single token of each text."""
         state = value_of(self.graph.graph.output_node().args[0][0]) if self.blocks else None  # type: ignore[index]
         return state is not None and state.dim() == _STATE and state.shape[1] == 1
 

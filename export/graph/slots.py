@@ -1,4 +1,4 @@
-"""What the placeholders of a graph stand for, from the captured model to the programs of a bundle."""
+"""Define the placeholders of a graph, from the captured model to the programs of a bundle."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Role(Enum):
     GRADIENT = "gradient"
     """The gradient of the loss by the segment's last state."""
     EXAMPLE_WEIGHT = "example_weight"
-    """How much each example counts in the gradient: [B]."""
+    """The weight of each example in the gradient: [B]."""
     CONSTANT = "constant"
     """A buffer or a value computed at export: stored as it is."""
 
@@ -41,10 +41,10 @@ class Slot:
     role: Role
     name: str
     rows: tuple[int, int] | None = None
-    """Of a frozen weight, the rows that stand for themselves, from the first up to the last; None for all."""
+    """The rows of a frozen weight that the slot names, from the first up to the last; None for all."""
 
     def of(self, tensor: Tensor) -> Tensor:
-        """This slot's rows of the weight that it names."""
+        """Return this slot's rows of the weight that it names."""
         return tensor if self.rows is None else tensor[slice(*self.rows)]
 
 

@@ -1,4 +1,4 @@
-"""What is assigned to clients: the trainable tensors of one layer, found in the captured graph."""
+"""Find the units that are assigned to clients: the trainable tensors of one layer in the captured graph."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _LIBRARY.define("token_losses_t(Tensor gradient, Tensor x, Tensor labels, Tensor
 
 
 def parts(rows: int, columns: int) -> list[tuple[int, int]]:
-    """Where parts of a vocabulary begin and end: a power of two of rows each, and the rest."""
+    """Split a vocabulary into parts: a power of two of rows each, and the rest."""
     size = 1 << (max(LARGEST // columns, SMALLEST).bit_length() - 1)
     edges = range(0, max(rows - SMALLEST, 0) + 1, size)
     return list(pairwise([*edges, rows]))
@@ -147,7 +147,7 @@ class _Sums:
         self._of_label[name] = value if name not in self._of_label else self._of_label[name] + value
 
     def losses(self) -> tuple[Tensor, Tensor]:
-        """Each token's loss, and the likeliest entry behind it."""
+        """Return each token's loss, and the likeliest entry behind it."""
         assert self._highest is not None
         assert self._entry is not None
         loss = self._highest + torch.log(self._sums["one"]) - self._of_label["logit"]
@@ -246,7 +246,7 @@ _WRITTEN_OUT: dict[Any, Any] = {
 
 
 def is_walked(graph: fx.GraphModule) -> bool:
-    """Whether a graph has any of the operators."""
+    """Tell whether a graph has any of the operators."""
     return any(node.target in _WRITTEN_OUT for node in graph.graph.nodes)
 
 

@@ -38,7 +38,7 @@ _INDEX = "index.json"
 _PARTIAL = ".lowering-"
 _DAY = 86_400
 _WORKER_BYTES = 1_500_000_000
-"""What a worker needs beside several copies of its segment's weights."""
+"""The bytes that a worker needs beside several copies of its segment's weights."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class SegmentLowering:
     tied: tuple[str, ...] = ()
     processor: str = ""
     fine: bool = False
-    """Whether int8 products are as exact as they can be, at twice their price."""
+    """True if int8 products are as exact as they can be, at twice their price."""
     in_files: bool = False
-    """Whether its weights, which are mapped, are let go behind each use."""
+    """True if its weights, which are mapped, are released after each use."""
 
     def done(self) -> None:
         """Told when the weights are not needed for a while."""
@@ -83,7 +83,7 @@ Results = dict[tuple[str, str], LoweredSegment]
 def lower_all(
     jobs: Sequence[SegmentLowering], cache: Path, workers: int, advance: Callable[[SegmentLowering, bool], None]
 ) -> Results:
-    """Lower every job; `advance` is told of each that is done and whether it came from the cache."""
+    """Lower every job; `advance` gets each that is done and whether it came from the cache."""
     results: Results = {}
     keys = {id(job): cache / _key(job) for job in jobs}
     pending: list[SegmentLowering] = []
@@ -129,11 +129,11 @@ def _lower_pending(
 
 
 _JOBS: list[tuple[SegmentLowering, Path]] = []
-"""What forked workers inherit: graphs and weights are not sent to them."""
+"""The jobs that forked workers inherit: graphs and weights are not sent to them."""
 
 
 def _end(workers: Collection[BaseProcess], caches: Collection[Path]) -> None:
-    """Nothing that a worker still computes is wanted; waiting for it could take minutes."""
+    """Kill the workers, whose results nobody wants; waiting for them could take minutes."""
     for worker in workers:
         worker.kill()
     for worker in workers:

@@ -1,6 +1,6 @@
-"""From a segment's programs to a runtime's files. A new runtime is one module here and one in `edge_client.runtimes`.
+"""Lower a segment's programs to a runtime's files. A new runtime is one module here and one in `edge_client.runtimes`.
 
-That of another distribution says in its `edge_client.runtimes.runtime.Listing` where its lowering is.
+A runtime of another distribution names its lowering in its `edge_client.runtimes.runtime.Listing`.
 
 A lowering receives all programs of one segment at once (every kind, batch size and length), so that it can store the
 segment's weights once. It decides how the operators of `export.graph.ops` are computed in the asked precision.
@@ -25,7 +25,7 @@ from export.errors import ExportError
 __all__ = ["Linking", "Lowered", "Lowering", "Precision", "ProgramEntry", "Shaped", "linked_tensors", "lowering"]
 
 STATE = "hidden"
-"""What a segment hands to the next."""
+"""The name of the state that a segment hands to the next."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Shaped:
 
 @dataclass(frozen=True)
 class ProgramEntry:
-    """Where a lowered program is found."""
+    """The place of a lowered program."""
 
     file: str
     method: str = ""

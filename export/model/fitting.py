@@ -1,4 +1,4 @@
-"""Whether a model fits the memory at hand, said before work begins that the system would end in its middle."""
+"""Check that a model fits the memory at hand, before work begins that the system would end in its middle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from export.tasks.task import ModelTask
 _LIBRARIES = 600_000_000
 """Bytes that the libraries and the work itself take beside a model."""
 _COPIES = 3
-"""Of a weight while it is lowered: as it is, as it is rounded, and as it is written."""
+"""The copies of a weight while it is lowered: the original, the rounded, and the written one."""
 
 
 def require_memory_for_all(source: str, task: ModelTask, *, random_weights: bool) -> None:
@@ -59,7 +59,7 @@ def _of_gguf(path: Path) -> list[int]:
 
 
 def _random_bytes(source: str, task: ModelTask) -> int:
-    """By the shape alone, without any weights; 0 where it cannot be told."""
+    """Count the bytes by the shape alone, without any weights; 0 where they are unknown."""
     try:
         config = AutoConfig.from_pretrained(local_model(source) or source)
         with torch.device("meta"):

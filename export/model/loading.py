@@ -69,7 +69,7 @@ class Loaded:
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
-        """Its blocks' modules; none where they have no list of their own."""
+        """The modules of its blocks; none where they have no list of their own."""
         lists = [m for m in self.model.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
         return [*max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()), default=nn.ModuleList())]
 
@@ -85,7 +85,7 @@ class Loaded:
 
     @property
     def positions(self) -> int | None:
-        """How many tokens an example may have; None where positions are computed, not looked up."""
+        """The most tokens of an example; None where positions are computed, not looked up."""
         counts = [
             _usable_positions(module)
             for name, module in self.model.named_modules()
@@ -123,7 +123,7 @@ def _usable_positions(table: nn.Embedding) -> int:
 
 
 def is_too_large(source: str) -> bool:
-    """Whether a model's weights should stay in their files."""
+    """Tell whether a model's weights should stay in their files."""
     place = _place(source, random_weights=False)
     return place is not None and not mapped.fits_memory(_float_bytes(place))
 

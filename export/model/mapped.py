@@ -36,7 +36,7 @@ _NOT_NEEDED = 4
 
 
 def fits_memory(needed: int) -> bool:
-    """Whether weights in float32 take less than half of the memory that is free: verification takes as much."""
+    """Tell whether weights in float32 take less than half of the memory that is free: verification takes as much."""
     return 2 * needed < psutil.virtual_memory().available
 
 
@@ -97,7 +97,7 @@ class Scratch:
         return file
 
     def moved(self, tensor: Tensor) -> Tensor:
-        """The same tensor, mapped; its file goes when nobody uses it any more."""
+        """Return the same tensor, mapped; its file is deleted when nobody uses it any more."""
         path = self.folder / self.write("tensor", tensor)
         with safe_open(path, "pt") as opened:
             mapped: Tensor = opened.get_tensor("tensor")
@@ -128,7 +128,7 @@ def let_go(tensors: Iterable[Tensor]) -> None:
 
 
 def let_go_behind(modules: Iterable[nn.Module]) -> None:
-    """From now on each of these gives its weights back when it has run."""
+    """Make each of these modules release its weights when it has run, from now on."""
 
     def give_back(module: nn.Module, *_: object) -> None:
         let_go(module.parameters())
@@ -143,7 +143,7 @@ def _lies_in(tensor: Tensor, places: Iterable[tuple[int, int]]) -> bool:
 
 
 def _mapped_files() -> Iterator[tuple[int, int]]:
-    """Where files of tensors lie in this process's memory."""
+    """Yield the ranges of tensors' files in this process's memory."""
     if not _MAPS.exists():
         return
     for line in _MAPS.read_text().splitlines():

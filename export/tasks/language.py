@@ -29,14 +29,14 @@ class LanguageModel(ModelTask):
         return self.judged(logits, labels, attention_mask)[0]
 
     def sample_labels(self, ids: Tensor, mask: Tensor, classes: int, generator: torch.Generator) -> Tensor:
-        """Each text's tokens from somewhere in its first half on: what stands before is read, not learnt."""
+        """Label each text's tokens from somewhere in its first half on: earlier ones are read, not learnt."""
         lengths = mask.sum(1, keepdim=True)
         start = (torch.rand(len(ids), 1, generator=generator) * lengths / 2).to(torch.int64)
         return ids.masked_fill((mask == 0) | (torch.arange(ids.shape[1]) < start), IGNORED)
 
 
 def _of_tokens(logits: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
-    """Each token's loss and the likeliest entry; in a capture by the operator that needs no whole logits.
+    """Compute each token's loss and the likeliest entry; in a capture by the operator that needs no whole logits.
 
     It is `export.graph.vocabulary`'s, which has captures load it; graphs know tasks, and tasks no graphs.
     """

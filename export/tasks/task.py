@@ -1,4 +1,4 @@
-"""What an export knows of a kind of task, beyond what devices know of it: which model, and which loss.
+"""Define a kind of task for exports, beyond its definition for devices: its model, and its loss.
 
 Each kind is a class in a module of its own and a row of the table in `registry.py`; everything else asks the class.
 """
@@ -19,9 +19,9 @@ class ModelTask(ABC):
     """One kind of training; its objects hold nothing."""
 
     kind: ClassVar[TaskType]
-    """The same for devices: its name, and what its labels are."""
+    """The kind for devices: its name, and its labels."""
     model_class: ClassVar[str]
-    """Of transformers."""
+    """The name of the model's class in transformers."""
     peft_type: ClassVar[str]
     """The task's name in PEFT's adapter configuration."""
 

@@ -107,7 +107,7 @@ def has_space(out: Path, needed: int) -> bool:
 
 
 def _room(out: Path) -> tuple[Path, int]:
-    """Where a bundle is to lie, and the bytes that are free there."""
+    """Return the place for a bundle, and the bytes that are free there."""
     place = next(parent for parent in out.absolute().parents if parent.exists())
     return place, shutil.disk_usage(place).free
 
@@ -169,7 +169,7 @@ def add_template(folder: Path, loaded: Loaded) -> str | None:
 
 
 def turns_in(loaded: Loaded) -> TurnsSpec | None:
-    """The same for readers that have no Jinja; None where it does more than write words around messages."""
+    """Return a template's turns for readers without Jinja; None where it does more than write words around messages."""
     if loaded.tokenizer is None or not loaded.task.kind.converses:
         return None
     return turns_of(template_of(loaded.tokenizer))

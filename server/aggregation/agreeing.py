@@ -1,13 +1,13 @@
 """The mean of the devices that agree: a minority that goes against all others together is left out.
 
 Devices with true labels pull the weights to where all of them want them, each by its own part; at worst, where one
-knows nothing of what the other knows, they have nothing to say to each other. Devices that lie pull against the others
-and, if they lie alike, along with each other. So the devices are parted in two where the two sides disagree most, by
-the sum of products between what they said; and the smaller side is left out if that sum is further below zero than
+knows nothing of what the other knows, they have nothing to say to each other. Malicious devices pull against the others
+and, if they act alike, along with each other. So the devices are parted in two where the two sides disagree most, by
+the sum of products between their fingerprints; and the smaller side is left out if that sum is further below zero than
 chance has it. Between honest devices, whatever their shares of the classes, hardly a parting has a sum below zero.
 
-What a device said is a sum over its rounds: once a fleet has learned, an honest device's change is what is peculiar to
-it, and a round by itself would part the honest.
+A device's fingerprint is a sum over its rounds: once a fleet has learned, an honest device's change is what is peculiar
+to it, and a round by itself would part the honest.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from numpy.typing import NDArray
 from server.aggregation.rule import FEWEST, Numbers, Rule, sizes_of, weighted_mean
 
 Places = NDArray[np.bool_]
-"""Of devices: who is away from the others."""
+"""A mask over devices: True for those that are away from the others."""
 STARTS = 32
-"""Partings that a search begins with."""
+"""The number of partings that a search begins with."""
 
 
 def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
-    """Find devices that go against the others, by their cosine with what these said; `before` already did.
+    """Find devices that go against the others, by their cosine with the others' sum.
 
-    As long as those do they are parted first: once a fleet has learned its honest devices say little more, and
-    malicious ones that nobody followed ever more, of which others must not be judged. Then the rest is parted again.
+    Those that were left out `before` are parted first while they still go against the others: once a fleet has learned
+    its honest devices say little more, and malicious ones that are left out ever more, by which others must not be
+    judged. Then the rest is parted again.
     """
     devices = len(said)
     products, away, most = said @ said.T, np.zeros(devices, bool), (devices - 1) // 2
@@ -43,7 +44,7 @@ def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
 
 
 def _against(products: Numbers, freedom: float, most: int, before: Places) -> Places:
-    """The side that is parted off; nobody where chance may have it."""
+    """Find the side that is parted off; nobody where chance may have it."""
     nobody = np.zeros(len(products), bool)
     if len(products) < FEWEST:
         return nobody
@@ -57,7 +58,7 @@ def _against(products: Numbers, freedom: float, most: int, before: Places) -> Pl
 
 
 def _themselves(said: Numbers, products: Numbers, away: Places, freedom: float) -> dict[int, float]:
-    """Keep those of the away that go against the others by themselves too: against two at least, as one may lie."""
+    """Keep devices that go against the others by themselves too: against two at least, as one may be malicious."""
     others = said[~away].sum(0)
     lengths = np.maximum(sizes_of(said) * float(np.sqrt(others @ others)), np.finfo(np.float64).tiny)
     cosines, against = said @ others / lengths, (products[:, ~away] < 0).sum(1)
@@ -66,23 +67,23 @@ def _themselves(said: Numbers, products: Numbers, away: Places, freedom: float) 
 
 
 def by_chance(devices: int, freedom: float) -> float:
-    """More than the least sum of all partings of independent devices is below zero, at a length of one.
+    """Bound how far the least sum of independent devices' partings is below zero by chance, at a length of one.
 
     That is 0.38 devices^(3/2) times the spread of their products (half of the ground state of a spin glass); of many
-    devices with little freedom what they have along one direction comes to 0.16 devices^2/freedom.
+    devices with little freedom their part along one direction adds 0.16 devices^2/freedom.
     """
     return 0.5 * devices**1.5 / freedom**0.5 + 0.2 * devices**2 / freedom
 
 
 def between(products: Numbers, away: Places) -> float:
-    """The sum of products between two sides."""
+    """Sum the products between two sides."""
     return float(products[away][:, ~away].sum())
 
 
 def parted(products: Numbers, most: int) -> Places:
-    """The side, of so many at most, of that parting whose sum is the least; nobody where none is below zero.
+    """Return the side, of at most `most` devices, of the parting with the least sum; nobody if none is below zero.
 
-    The best of partings that no single device can better by changing sides: finding the best of all takes for ever.
+    It is the best of partings that no single device can improve by changing sides: an exhaustive search is infeasible.
     """
     best, least = np.zeros(len(products), bool), 0.0
     for start in _starts(products, most):
@@ -93,7 +94,7 @@ def parted(products: Numbers, most: int) -> Places:
 
 
 def _starts(products: Numbers, most: int) -> Iterator[Places]:
-    """List candidates: who agrees least with the others, and both sides of the direction in which sides differ most."""
+    """Yield first sides: devices that agree least with the others, and both sides of the main direction."""
     apart = products - np.diag(np.diag(products))
     places, sums = np.arange(len(apart)), apart.sum(1)
     for place in np.argsort(sums, kind="stable")[:STARTS]:
@@ -104,7 +105,7 @@ def _starts(products: Numbers, most: int) -> Iterator[Places]:
 
 
 def settled(products: Numbers, away: Places, most: int) -> Places:
-    """Devices change sides one by one, whoever lowers the sum most, until nobody does; one at least stays away."""
+    """Let devices change sides one by one, whoever lowers the sum most, until none does; one at least stays away."""
     apart, away = products - np.diag(np.diag(products)), away.copy()
     sides = np.where(away, 1.0, -1.0)
     worse = (apart @ sides) * sides  # by how much the sum grows if a device changes sides

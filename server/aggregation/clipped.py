@@ -1,6 +1,6 @@
-"""The clipped mean: no holder's change is longer than the median of the unit's holders, and those far longer are out.
+"""Average clipped changes: none is longer than the median of the unit's holders, and those far longer are left out.
 
-What goes the wrong way is left with one voice against the others', or with none. Half of the holders are shortened in
+A wrong change has one vote against the others', or none. Half of the holders are shortened in
 every round; the direction is what counts, as the server's optimizers make steps of their own length. Changes stay
 whole, so that devices whose data differ pull the weights where each of them needs them.
 """
@@ -11,7 +11,7 @@ from server.aggregation.rule import Numbers, Rule, mean_within, middle, sizes_of
 
 
 def clipped(changes: Numbers, weights: Numbers) -> Numbers:
-    """The mean of changes that are no longer than the median one."""
+    """Average changes after shortening them to the median length."""
     return mean_within(changes, weights, middle(sizes_of(changes), weights))
 
 

@@ -1,7 +1,7 @@
-"""The weighted mean: every holder counts, however far it goes.
+"""Average all holders by weight, however far they go.
 
 A round takes it update by update (`server.strategy.mean.Mean`), so that one sum is all that is held; this
-is the same of a stack.
+computes the same for a stack.
 """
 
 from __future__ import annotations

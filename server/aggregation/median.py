@@ -1,4 +1,4 @@
-"""The weighted median, number by number: no minority moves it beyond what the others say."""
+"""Take the weighted median, number by number: no minority moves it beyond what the others say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from server.aggregation.rule import Numbers, Rule
 
 
 def median(changes: Numbers, weights: Numbers) -> Numbers:
-    """Where half of the weight lies below; between two changes where exactly half does."""
+    """Return the value below which half of the weight lies; the mean of two where exactly half does."""
     order = np.argsort(changes, axis=0, kind="stable")
     values, reached = np.take_along_axis(changes, order, 0), np.cumsum(weights[order], axis=0)
     half = reached[-1] / 2

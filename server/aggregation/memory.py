@@ -1,8 +1,8 @@
-"""What devices said in all of their rounds, which a rule may judge them by.
+"""Keep the fingerprints of devices over all of their rounds, by which a rule may judge them.
 
 A sum for each device, kept in the server's state with the weights: a server that was killed goes on with the same bits.
-In a round none says more than the median device does, however far it goes. A round counts by how far it moves the fleet
-as a whole, squared: once a fleet has learned, what its devices still say is what each of them alone would have, and the
+In a round no fingerprint is longer than the median device's. A round counts by how far it moves the fleet
+as a whole, squared: once a fleet has learned, its devices' fingerprints are what each of them alone would have, and the
 honest contradict each other.
 """
 
@@ -17,39 +17,39 @@ from edge_client.arrays import Weights
 from server.aggregation.rule import Judge, Numbers, middle, no_longer, sizes_of
 
 MOST_NUMBERS = 2048
-"""Of a device: of more, sums of some, with signs that are drawn once for all, which keep products on average."""
+"""The most numbers of a device: of more, sums with fixed random signs are kept, which preserve products on average."""
 _MORE = 3
 _SUM, _LEFT_OUT, _FURTHEST, _VERSION = slice(-_MORE), -3, -2, -1
-"""Of what is kept of a device: its sum, whether it was left out when it was heard last, how far a round had moved the
-fleet at most by then, and of which version that round was."""
+"""The values that are kept of a device beside its sum: whether it was left out in its last round, how far a round had
+moved the fleet at most by then, and that round's version."""
 _LARGEST = 1e30
-"""What fits in 32 bits, as does a sum of some."""
+"""The largest value kept: it fits in 32 bits, as does a sum of some."""
 KEPT_DEVICES = 1000
-"""Those that were heard last."""
+"""The most devices that are kept: those with the latest rounds."""
 
 
 class Heard(NamedTuple):
-    """The state that a round leaves, and who is left out of it."""
+    """The state that a round leaves, and the devices that are left out of it."""
 
     away: Mapping[int, float]
-    """Who is left out, by places, and how much it agrees with the others: a cosine."""
+    """The devices that are left out, by their positions, each with its cosine with the others."""
     sums: Weights
-    """What all devices said so far, by their ids."""
+    """The sums of all devices' fingerprints, by their ids."""
 
 
 class Fingerprints(NamedTuple):
     """The fingerprints of a round's updates, one row for each device."""
 
     said: Numbers
-    """[devices, numbers]"""
+    """The fingerprints, [devices, numbers]."""
     freedom: float
-    """In so many numbers independent devices would be as far apart."""
+    """The number of dimensions in which independent devices would be as far apart."""
 
 
 def heard(judge: Judge, known: Weights, version: int, devices: Sequence[str], fingerprints: Fingerprints) -> Heard:
-    """A round's devices, by what each says in it and said before, among all that are known.
+    """Judge a round's devices by their fingerprints so far, among all that are known.
 
-    So few malicious devices stay few in a round in which they happen to be many.
+    Few malicious devices stay a minority so in a round in which they happen to be many.
     """
     before, now = _comparable(known, fingerprints.said.shape[1]), _bounded(fingerprints.said)
     everybody = [*devices, *sorted(before.keys() - set(devices))]
@@ -75,12 +75,12 @@ def heard(judge: Judge, known: Weights, version: int, devices: Sequence[str], fi
 
 
 def _comparable(known: Weights, numbers: int) -> Weights:
-    """Keep devices whose sums have the same numbers: before any features were told these were of units."""
+    """Keep devices whose sums have the same numbers: without measured features they were of units."""
     return {device: own for device, own in known.items() if len(own) == numbers + _MORE}
 
 
 def _moved(said: Numbers) -> float:
-    """How long the mean is, beyond half of its square of devices that have nothing in common."""
+    """Compute the length of the mean beyond half of its square for devices that have nothing in common."""
     mean = said.mean(0)
     return max(0.0, float(mean @ mean) - float(np.square(said).sum()) / len(said) ** 2 / 2) ** 0.5
 

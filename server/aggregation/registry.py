@@ -1,4 +1,4 @@
-"""The rules that a job's `aggregation` may name; the group `spry.aggregation_rules` adds those of others."""
+"""Register the rules that a job's `aggregation` may name; the group `spry.aggregation_rules` adds those of others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.aggregation.rule import Rule
 from server.aggregation.trimmed import TRIMMED
 
 PLAIN = "mean"
-"""The default."""
+"""The default rule's name."""
 
 
 def _fits(plugin: object) -> bool:

@@ -1,4 +1,4 @@
-"""What a mean of a unit's holders is: a pure function of their changes and weights."""
+"""Define aggregation rules: pure functions of a unit's holders' changes and weights."""
 
 from __future__ import annotations
 
@@ -11,34 +11,36 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 
 FEWEST = 3
-"""Of fewer holders none can be told to be the odd one."""
+"""The fewest holders among which one can be told to be the odd one."""
 FAR = 3.0
-"""Times the usual length: whoever goes further is named, and where changes are shortened left out."""
+"""The factor of the usual length beyond which a holder is named, and left out where changes are shortened."""
 
 
 Judge = Callable[[Numbers, NDArray[np.bool_], float], Mapping[int, float]]
-"""Who goes against the others, by places and cosines, of what each has said in all of its rounds [devices, numbers], of
-who was left out the last time, and of the freedom of what is said: independent ones have products with a spread of
-1/sqrt(freedom), at a length of one."""
+"""Finds the devices that go against the others, as a cosine by position.
+
+Arguments are the sums of fingerprints [devices, numbers], a mask of the devices that were left out the last time, and
+the fingerprints' freedom: independent ones of length one have products with a spread of 1/sqrt(freedom).
+"""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A mean of holders' changes."""
+    """A rule that combines holders' changes."""
 
     centre: Callable[[Numbers, Numbers], Numbers]
-    """Combine changes [holders, numbers] with weights [holders] into [numbers]; of three holders or more, in the order
-    of their places."""
+    """Combine changes [holders, numbers] with weights [holders] into [numbers]; for three holders or more, in the order
+    of their positions."""
     limit: Callable[[Numbers, Numbers], float] | None = None
-    """Where it is the mean of changes that are shortened as wholes: how long one may be, by sizes [holders] and
-    weights; none is left of those that are `FAR` times as long. Mode iteration has such rules alone, as derivatives can
-    be made smaller and no more."""
+    """Returns the length to which whole changes are shortened, by sizes [holders] and weights; those `FAR` times as
+    long are left out. None if the rule does not shorten. Mode iteration has such rules alone: derivatives can only be
+    scaled."""
     judge: Judge | None = None
-    """Where devices are left out whole."""
+    """The judge that leaves out whole devices; None if the rule has none."""
 
 
 def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:
-    """One holder after the other, so that the last bits are the same wherever it runs."""
+    """Average one holder after the other, so that the last bits are the same wherever it runs."""
     total = np.zeros(changes.shape[1])
     for change, weight in zip(changes, weights, strict=True):
         total += change * weight
@@ -46,35 +48,35 @@ def weighted_mean(changes: Numbers, weights: Numbers) -> Numbers:
 
 
 def standard_errors(changes: Numbers, weights: Numbers) -> Numbers:
-    """Compute the standard errors of a mean of changes, as they are where holders agree in nothing."""
+    """Compute the standard errors of a mean of changes, as if holders were independent."""
     return np.sqrt(np.square(changes * weights[:, None]).sum(0)) / weights.sum()
 
 
 def sizes_of(changes: Numbers) -> Numbers:
-    """How long each holder's change is."""
+    """Compute the length of each holder's change."""
     return np.sqrt(np.square(changes).sum(1))
 
 
 def mean_within(changes: Numbers, weights: Numbers, most: float) -> Numbers:
-    """The mean of changes of which none is longer, without those that go far; nothing where all do."""
+    """Average changes shortened to `most`, without those that go far; zeros where all do."""
     shares = shares_kept(sizes_of(changes), most)
     return weighted_mean(changes * shares[:, None], weights * (shares > 0))
 
 
 def no_longer(changes: Numbers, most: float) -> Numbers:
-    """Shorten changes that are longer than that."""
+    """Shorten changes that are longer than `most`."""
     sizes = sizes_of(changes)
     return changes * np.divide(most, sizes, where=sizes > most, out=np.ones_like(sizes))[:, None]
 
 
 def shares_kept(sizes: Numbers, most: float) -> Numbers:
-    """Compute the share that is left of changes of these sizes where none may be longer."""
+    """Compute the share to which changes of these sizes are shortened: 0 for those far beyond `most`."""
     shares = np.minimum(1.0, most / np.maximum(sizes, np.finfo(np.float64).tiny))
     return np.where(sizes > FAR * most, 0.0, shares)
 
 
 def middle(values: Numbers, weights: Numbers) -> float:
-    """The weighted median; of two in the middle the lower one."""
+    """Return the weighted median; of two in the middle the lower one."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order[np.searchsorted(reached, reached[-1] / 2)]])

@@ -1,7 +1,7 @@
-"""Mode iteration: reports whose derivatives are made smaller before they are published.
+"""Shorten reports' derivatives in mode iteration before they are published.
 
-Devices repeat the server's step from the published record, by the mean: what a rule shortens is shortened there, so
-that all of them take the same step. Derivatives are compared among those who train the same units.
+Devices repeat the server's step from the published record, by the mean: a rule therefore shortens before publication,
+so that all of them take the same step. Derivatives are compared among those who train the same units.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from server.aggregation.rule import FAR, FEWEST, Numbers, Rule, shares_kept
 def shortened_reports(
     rule: Rule, clients: Sequence[Participant]
 ) -> tuple[list[Participant], tuple[tuple[str, str], ...]]:
-    """Reports as they count, and by seeds what is far from the others' in those that are far."""
+    """Return the reports as they count, and a reason by seed for each that is far from the others."""
     of_units = np.zeros(len(clients))
     for units in sorted({client.units for client in clients}):
         alike = [number for number, client in enumerate(clients) if client.units == units]
@@ -40,7 +40,7 @@ def _of_head(report: ScalarReport) -> Floats | None:
 
 
 def _lengths(rule: Rule, reports: Sequence[ScalarReport], part: Callable[[ScalarReport], Floats | None]) -> Numbers:
-    """How large derivatives are, by how large they may be; nothing where too few tell to compare them."""
+    """Compute the lengths of derivatives over the rule's limit; zeros where too few report to compare them."""
     values = [value for value in map(part, reports) if value is not None]
     if rule.limit is None or len(values) < max(FEWEST, len(reports)):
         return np.zeros(len(reports))

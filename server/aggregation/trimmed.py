@@ -1,7 +1,7 @@
-"""The trimmed mean: number by number without the largest and the smallest changes.
+"""Average without the largest and the smallest changes, number by number: the trimmed mean.
 
 At each end so many go as there may be malicious devices: three of ten holders, rounded up, as long as one is left.
-Those that lie alike are all at one end.
+Malicious devices that act alike are all at one end.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _CUT, _OF = 3, 10
 
 
 def cut_of(holders: int) -> int:
-    """How many are left out at each end."""
+    """Return how many are left out at each end."""
     return min(-(-_CUT * holders // _OF), (holders - 1) // 2)
 
 
 def trimmed(changes: Numbers, weights: Numbers) -> Numbers:
-    """The weighted mean of what lies between, of each number."""
+    """Average what is between the cuts by weight, number by number."""
     cut = cut_of(len(changes))
     order = np.argsort(changes, axis=0, kind="stable")[cut : len(changes) - cut]
     kept = weights[order]

@@ -1,8 +1,8 @@
-"""A round's change, unit by unit over its holders, by a rule; and whose change is far from the others'.
+"""Combine a round's changes by a rule, unit by unit over its holders, and name those that are far from the others.
 
 All updates of a round are held at once, where the plain mean holds one sum. Whoever goes far beyond the others in one
 unit is left out of all: malicious devices whose data say little would else go unseen in some. Two holders or one cannot
-outvote a malicious device: their changes are held to what is usual in the unit, by the sizes of earlier holders, which
+outvote a malicious device: their changes are shortened to the unit's usual size, by the sizes of earlier holders, which
 are kept in the server's state. The first holder of a unit is believed. A unit whose holders are all left out keeps its
 value.
 """
@@ -32,11 +32,11 @@ from server.aggregation.rule import (
 )
 
 WEIGHT_BOUND = 1.0
-"""Times the median of a unit's holders: what a device says of its examples is not believed beyond what others have."""
+"""The most that a holder's examples count, over the median of the unit's holders: devices report them themselves."""
 KEPT_SIZES = 16
-"""Of a unit's newest holders."""
+"""The number of a unit's newest holders whose sizes are kept."""
 AGAINST = -0.5
-"""The cosine with what the holders come to, below which it is told that one goes against them."""
+"""The cosine with the combined change below which a holder is reported to go against the others."""
 HEAD = "head"
 
 
@@ -45,9 +45,9 @@ class Odd(NamedTuple):
 
     part: str
     times: float
-    """What is usual."""
+    """The length of the change over the usual one."""
     cosine: float
-    """With what the holders come to."""
+    """The cosine with the combined change."""
 
 
 class Combined(NamedTuple):
@@ -57,9 +57,9 @@ class Combined(NamedTuple):
     errors: Weights
     """The change's standard errors."""
     sizes: Weights
-    """How far each unit's newest holders went."""
+    """The lengths of the changes of each unit's newest holders."""
     odd: Mapping[int, Sequence[Odd]]
-    """By holders."""
+    """The parts in which holders are far from the others, by holder."""
 
 
 def combined(
@@ -73,7 +73,7 @@ def combined(
 ) -> Combined:
     """Combine updates, each with a weight for each of its parameters, into one change.
 
-    Where features of the task layer are measured `heads` are its changes [updates, numbers] as they can be compared: as
+    Where features of the task layer are measured `heads` are its changes [updates, numbers] in comparable form: as
     they stand those of a device with other shares of the classes are several times as long, and go against the others.
     """
     parts = [_holders(part, parameters, start, usual, updates, weights) for part, parameters in _parts(manifest)]
@@ -101,28 +101,28 @@ def combined(
 
 
 class _Part(NamedTuple):
-    """A unit, or the head, and who holds it."""
+    """A unit, or the head, with its holders."""
 
     name: str
     parameters: Sequence[Parameter]
     holders: Sequence[int]
     weights: Numbers
     sizes: Numbers
-    """How far each goes."""
+    """The length of each holder's change."""
     before: Array
-    """The same of earlier ones."""
+    """The lengths of earlier holders' changes."""
     compared: Numbers | None = None
-    """Their changes in other numbers, by which it is told who goes far."""
+    """The holders' changes in other numbers, by which lengths are judged."""
 
     def by(self, compared: Numbers | None) -> _Part:
-        """In these numbers of all updates; of few holders there is nothing to compare."""
+        """Judge lengths by these numbers of all updates; of few holders there is nothing to compare."""
         if compared is None or len(self.holders) < FEWEST:
             return self
         return self._replace(compared=compared[list(self.holders)])
 
     @property
     def times(self) -> Numbers:
-        """How far each goes, by what is usual."""
+        """The length of each holder's change over the usual one."""
         compared = self.compared
         sizes, usual = self.sizes, self.most
         if compared is not None:
@@ -132,7 +132,7 @@ class _Part(NamedTuple):
 
     @property
     def most(self) -> float:
-        """How far a holder usually goes: of this round's, and of earlier ones where these are few."""
+        """The usual length: of this round's holders, and of earlier ones too where these are few."""
         if len(self.sizes) >= FEWEST:
             return middle(self.sizes, self.weights)
         together = np.concatenate([self.before.astype(np.float64), self.sizes])
@@ -140,7 +140,7 @@ class _Part(NamedTuple):
 
     @property
     def far(self) -> set[int]:
-        """Holders that go too far, where enough are known to say so."""
+        """The holders that go too far, where enough are known to say so."""
         if len(self.sizes) + len(self.before) < FEWEST:
             return set()
         return {holder for holder, times in zip(self.holders, self.times, strict=True) if times > FAR}
@@ -189,7 +189,7 @@ def _centre(rule: Rule, changes: Numbers, weights: Numbers, most: float) -> Numb
 
 
 def _odd(part: _Part, changes: Numbers, centre: Numbers, inside: NDArray[np.bool_]) -> Iterator[tuple[int, Odd]]:
-    """Find updates that go far, and of three or more those that go against the others."""
+    """Yield updates that go far, and among three holders or more those that go against the others."""
     if part.compared is not None and inside.any():
         changes, centre = part.compared, weighted_mean(part.compared[inside], part.weights[inside])
     lengths = np.maximum(sizes_of(changes) * float(np.sqrt(np.square(centre).sum())), np.finfo(np.float64).tiny)
@@ -200,7 +200,7 @@ def _odd(part: _Part, changes: Numbers, centre: Numbers, inside: NDArray[np.bool
 
 
 def in_words(odd: Sequence[Odd]) -> str:
-    """Tell an operator of a device: the part where it is the oddest, and how many there are."""
+    """Describe an odd device to an operator: the part where it is the oddest, and how many there are."""
     worst = max(odd, key=lambda one: (one.times, -one.cosine))
     said: list[str] = []
     if worst.times > FAR:
@@ -212,5 +212,5 @@ def in_words(odd: Sequence[Odd]) -> str:
 
 
 def against_in_words(cosine: float) -> str:
-    """Tell an operator of a device that a rule leaves out whole."""
+    """Describe a device that a rule leaves out whole to an operator."""
     return f"what it says goes against the others (cosine {cosine:.2f} over its rounds), and it is left out"

@@ -123,12 +123,12 @@ def save(administrator: Administrator, job: str, out: Path, wanted: FormOptions)
 
 
 def save_adapter(administrator: Administrator, job: str, out: Path) -> None:
-    """The newest, for PEFT."""
+    """Download the newest adapter, for PEFT."""
     take(administrator, job, "peft").write(out)
 
 
 def _merge(administrator: Administrator, taken: Download, model: str, out: Path, form: str, name: str) -> None:
-    """By `spry merge`, with the task and the labels of the job's bundle; as one file where that is asked for."""
+    """Merge by `spry merge`, with the task and the labels of the job's bundle; as one file where that is asked for."""
     from edge_client.commands.cli import installed, missing_extra
     from edge_client.data.templates import Template
     from server.formats.ollama import modelfile

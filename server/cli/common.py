@@ -1,4 +1,4 @@
-"""What the commands share: how to reach the server, and how results are printed."""
+"""Connect the commands to the server, and print their results."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def show_json(value: Any) -> None:
 
 
 def say(line: str) -> None:
-    """A line that may repeat what others wrote."""
+    """Print a line that may repeat what others wrote."""
     typer.echo(printable(line))
 
 
 def say_away() -> None:
-    """On standard error: what a script reads is the job's alone."""
+    """Print on standard error that the server is away: standard output is for scripts."""
     typer.echo("the server does not answer; waiting for it", err=True)
 
 
@@ -85,7 +85,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: 
 
 @contextmanager
 def transfer(what: str) -> Generator[Callable[[int, int], None]]:
-    """A bar for bytes, where somebody watches; it is told how many are done, of how many."""
+    """Show a bar for bytes on terminals; yields a function of the bytes done and of all."""
     columns = TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn()
     console = progress_console()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -34,7 +34,7 @@ _AWAY = 600.0
 """Seconds for which a server that was there is waited for."""
 _PAUSE = 2.0
 _PASSING = frozenset({502, 503, 504})
-"""What stands before a server answers while it is away."""
+"""The statuses of proxies whose server is away for a moment."""
 
 
 class AdminError(SpryError):
@@ -46,7 +46,7 @@ class RefusedByServer(AdminError):
 
 
 class NoAnswer(AdminError):
-    """Nobody is there now; a server that starts again may be soon."""
+    """The server does not answer now; one that starts again may do so soon."""
 
 
 class Access(NamedTuple):
@@ -84,7 +84,7 @@ def _local_token(own: Path | None) -> str:
 
 
 def _beside() -> Path:
-    """Where a server that was started here keeps it."""
+    """Return the token's file of a server that was started in this folder."""
     return Path(os.environ.get("SPRY_DATA_DIR", "spry-data")) / ADMIN_TOKEN
 
 
@@ -124,7 +124,7 @@ class Administrator:
         return self._call("GET", path, params=parameters).content
 
     def upload_bundle(self, path: Path, advance: Callable[[int, int], None] = lambda _sent, _total: None) -> str:
-        """Send what the server lacks of a bundle; `advance` is told bytes sent and in all. Gives its name."""
+        """Send the files that the server lacks of a bundle; `advance` gets bytes sent and in all. Return its name."""
         from edge_client.bundle.folder import Bundle  # with numpy, which most commands have no use for
 
         with Bundle.open(path) as bundle:
@@ -154,9 +154,9 @@ class Administrator:
         return name
 
     def followed(self, job: str, away: Callable[[], None]) -> Iterator[dict[str, Any]]:
-        """How a job stands, whenever that changes, until it has ended.
+        """Yield a job's state whenever it changes, until it has ended.
 
-        A server that starts again is waited for; `away` is told once each time that it is not there.
+        A server that starts again is waited for; `away` is called once each time that it is not there.
         """
         state, since = "", 0.0
         while state != "ended":
@@ -177,7 +177,7 @@ class Administrator:
 
     @contextmanager
     def _events(self, job: str) -> Generator[Iterator[str], None, None]:
-        """The data of a job's events, one JSON text each."""
+        """Yield the data of a job's events, one JSON text each."""
         timeout = httpx.Timeout(30.0, read=60.0)
         try:
             with self._http.stream("GET", f"/v1/jobs/{part(job)}/events", timeout=timeout) as response:
@@ -208,7 +208,7 @@ class Administrator:
 
 
 def part(name: str) -> str:
-    """A name as a part of a path, whatever characters it has."""
+    """Quote a name as a part of a path, whatever characters it has."""
     return quote(name, safe="")
 
 

@@ -21,7 +21,7 @@ _LATEST = 60.0
 _LOOK = 1.0
 _MEASURED = "_global", "_personal"
 _EVALUATED = "evaluated"
-"""How many devices told."""
+"""The metric that counts the devices that reported."""
 ToOption = Annotated[str, typer.Option(help=f"Where to: {', '.join(SINKS)}, and the place behind a colon.")]
 
 
@@ -60,17 +60,17 @@ def export(
 
 
 class Told(NamedTuple):
-    """The rounds and curves of a job, as its server tells them."""
+    """The rounds and curves of a job, as its server reports them."""
 
     points: list[Point]
     is_all: bool
-    """Whether no device is still to tell what it measured."""
+    """True if no device is still to report its evaluation."""
     settled: int
     """The last round of which, and of those before, there is no more to tell while the job runs; -1: none."""
 
 
 def told(administrator: Administrator, job: Mapping[str, Any], *, latest: float = _LATEST, after: int = -1) -> Told:
-    """With the times at which their rounds were over; what is known before the first, when the job was made.
+    """Fetch a job's curves with the times at which their rounds were over; the first value has the job's creation.
 
     Of the rounds `after` one alone: what is settled of a long job is asked for once.
     A place keeps the first value that it is given: the means of what devices measured are left out while others may
@@ -92,7 +92,7 @@ def told(administrator: Administrator, job: Mapping[str, Any], *, latest: float 
 
 
 def _waits(job: Mapping[str, Any], row: Mapping[str, Any], evaluated: Mapping[int, float], latest: float) -> bool:
-    """Whether devices may still tell what a round's weights are worth to them, which they do in mode iteration."""
+    """Tell whether devices may still report evaluations of a round's weights, which they do in mode iteration."""
     settings, every = job["settings"], job["settings"]["device_evaluation"]
     if settings["training"]["mode"] != "iteration" or not every or row["number"] % every:
         return False

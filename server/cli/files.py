@@ -29,18 +29,18 @@ class Download(NamedTuple):
         return self.version > 0
 
     def write(self, out: Path) -> None:
-        """Each file appears whole or not at all."""
+        """Write each file, whole or not at all."""
         out.mkdir(parents=True, exist_ok=True)
         for name, content in self.files.items():
             write(out / name, content)
 
     def manifest(self, administrator: Administrator) -> Manifest:
-        """The manifest of the job's bundle."""
+        """Fetch the manifest of the job's bundle."""
         return manifests.parse(administrator.bytes(f"/v1/bundles/{self.bundle}/{FILE_NAME}"))
 
 
 def take(administrator: Administrator, job: str, form: str, version: int | None = None) -> Download:
-    """The newest version when none is named."""
+    """Download a version of an adapter, the newest when none is named."""
     parameters: dict[str, Any] = {"format": form} | ({} if version is None else {"version": version})
     content = administrator.bytes(f"/v1/jobs/{part(job)}/adapter", **parameters)
     if not zipfile.is_zipfile(io.BytesIO(content)):

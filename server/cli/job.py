@@ -45,7 +45,7 @@ from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, Tra
 from server.jobs.presets import PRESETS
 
 _REFUSALS = 5
-"""The newest that `spry job show` tells."""
+"""The number of newest refusals that `spry job show` prints."""
 
 app = command_group("Jobs: a bundle to train, how, and when to stop.")
 app.command()(export)
@@ -53,7 +53,7 @@ app.command()(export)
 
 @dataclass(frozen=True)
 class EndOptions(OptionGroup):
-    """When a round or a job ends, beside its number of rounds."""
+    """Options for when a round or a job ends, beside its number of rounds."""
 
     title = RoundOptions.title
 
@@ -105,7 +105,7 @@ class Made(NamedTuple):
     """A new job."""
 
     told: dict[str, Any]
-    """What the server says of it."""
+    """The server's answer about it."""
     start: str
     """The preset that its settings started from."""
 

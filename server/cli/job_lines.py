@@ -1,4 +1,4 @@
-"""How a job reads: what `spry job` and `spry up` say of one, in lines and in rows of a table."""
+"""Format a job for `spry job` and `spry up`, in lines and in rows of a table."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 _BESIDE = "exact_match", "perplexity"
 """Scores that some tasks have beside the one that is compared."""
 _PERSONAL = "_personal"
-"""Of devices' own models, after the name of the score."""
+"""The suffix of the scores of devices' own models."""
 
 
 def job_line(job: dict[str, Any]) -> str:
-    """Where a job stands: its state, its open round and its newest scores."""
+    """Format a job's state, its open round and its newest scores."""
     progress = job["progress"]
     stuck = f" ({job['reason']}; when that is mended: spry job resume)" if job["state"] == "set-aside" else ""
     parts = [f"{job['name']}: {job['state']}{stuck}, {job['done']} of {job['settings']['rounds']} rounds"]
@@ -65,12 +65,12 @@ def outliers_in(rounds: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def began_in(rounds: Sequence[dict[str, Any]]) -> list[str]:
-    """With which weights the newest round's updates began, where rounds take late ones; the newest round is first."""
+    """Say which versions the newest round's updates began with, where rounds take late ones; the newest is first."""
     return [f"updates began, in round {row['number']}: {row['began']}" for row in rounds if row["began"]][:1]
 
 
 def steps_in(assignment: dict[str, Any]) -> str:
-    """How many devices take which step."""
+    """Count the devices that take each step, in words."""
     steps = Counter(one["step"] for one in assignment["parts"] if one["state"] in ("open", "accepted"))
     told = (f"{count} device{'' if count == 1 else 's'} {step}" for step, count in steps.most_common())
     return f"gradients in round {assignment['round']}: {'; '.join(told) or 'of no device yet'}"
@@ -82,18 +82,18 @@ def scores_of(job: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def value_of(metrics: dict[str, Any], name: str) -> float | None:
-    """A score by held-out examples, or as devices measured it."""
+    """Return a score by held-out examples, or as devices measured it."""
     return metrics.get(name, metrics.get(f"{name}_global"))
 
 
 def shown(job: dict[str, Any], name: str) -> str:
-    """A score's newest value; empty where there is none."""
+    """Format a score's newest value; empty where there is none."""
     known = value_of(job["metrics"], name)
     return "" if known is None else f"{known:.4f}"
 
 
 def row_of(row: dict[str, Any], scores: Sequence[str]) -> tuple[object, ...]:
-    """A round in a table with these scores."""
+    """Format a round as a row of a table with these scores."""
     result = row["result"] or {}
     known = [value_of(result, name) for name in scores]
     return (

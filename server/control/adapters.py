@@ -35,7 +35,7 @@ def _formats(folder: Path) -> tuple[str, ...]:
 
 
 def adapter_archive(store: Store, job: Job, version: int, form: str = "peft") -> bytes:
-    """A .zip with the same bytes for the same version, and in it `spry.json`, which says what it is."""
+    """Pack a .zip with the same bytes for the same version, and with `spry.json`, which describes it."""
     if form in WITH_BASE:
         raise Refusal(
             409, "invalid",

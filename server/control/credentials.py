@@ -33,7 +33,7 @@ def digest(secret: str) -> str:
 def create_token(
     store: Store, label: str, uses: int, seconds: float, by: str, at_once: int | None = None
 ) -> tuple[Token, str]:
-    """A new token, and its text, which is nowhere else; `at_once` of its devices may have a task together."""
+    """Make a token and its text, which is nowhere else; `at_once` of its devices may have a task together."""
     text = secrets.token_urlsafe(24)
     now = store.now()
     token = Token(
@@ -58,7 +58,7 @@ def list_tokens(store: Store) -> list[Token]:
 
 
 def revoke_token(store: Store, token: str, by: str) -> None:
-    """No further device enrols with it; devices that did stay."""
+    """Revoke a token: no further device enrols with it; devices that did stay."""
     with store.database.write() as connection:
         if not devices.revoke_token(connection, token):
             raise not_found("token", token, "GET /v1/tokens")
@@ -71,7 +71,7 @@ def revoke_token(store: Store, token: str, by: str) -> None:
 def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
     """Make a device of whoever has a token's text; one key is one device, whatever the tokens that it shows.
 
-    A device that asks again with its token, as its first answer never reached it, is told what it was told: no use is
+    A device that asks again with its token, as its first answer never reached it, gets the same answer: no use is
     lost. One that shows another token, as it was installed anew and its key was kept, is the device that it was and
     belongs to that token from then on. So is one that was revoked: its own token does not let it in again.
     """
@@ -162,7 +162,7 @@ def _limit_attempts(store: Store, address: str) -> None:
 
 
 def authenticate(store: Store, bearer: str) -> Device:
-    """The device that a request comes from."""
+    """Return the device that a request comes from."""
     name, _, secret = bearer.partition(".")
     with store.database.read() as connection:
         device = devices.find(connection, name)

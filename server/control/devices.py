@@ -1,4 +1,4 @@
-"""What administrators see of devices: how they do, and who has which part of a round."""
+"""Show devices to administrators: their state, and who has which part of a round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from server.storage.work.assignments import NamedAssignment
 FAILED_SECONDS = 86_400.0
 """Within so many, what was refused of a device or given back makes it one that failed."""
 Totals = dict[str, Volume]
-"""Of each device."""
+"""The totals of each device, by its id."""
 
 
 class DeviceView(BaseModel):
@@ -43,7 +43,7 @@ class DeviceView(BaseModel):
     down: int
     """Bytes of all that it sent and fetched."""
     note: str
-    """What people wrote about it."""
+    """The note that people wrote about it."""
 
 
 class FailureView(BaseModel):
@@ -60,7 +60,7 @@ class ListedDevice(DeviceView):
     group: str
     """The label of its token."""
     version: str
-    """The version of the device's client; empty until it has told it."""
+    """The version of the device's client; empty until it has reported it."""
     failed: FailureView | None
     """The last thing that went wrong, whenever that was."""
 
@@ -74,19 +74,19 @@ class GroupView(BaseModel):
 
 
 class DeviceList(BaseModel):
-    """Some of the devices that somebody looks for."""
+    """A part of the devices that match a search."""
 
     total: int
-    """That fit."""
+    """The number that match."""
     states: dict[str, int]
     """The number of matching devices in each state, whichever state is asked for."""
     groups: list[GroupView]
-    """All that there are to choose from; of many the largest."""
+    """All groups to choose from; of many the largest."""
     devices: list[ListedDevice]
 
 
 class FleetView(BaseModel):
-    """How many devices there are, and the first of them."""
+    """The number of devices, and the first of them."""
 
     states: dict[str, int]
     """The number of devices in each state."""
@@ -112,11 +112,11 @@ class AssignmentView(BaseModel):
     batch: int
     runtime: str
     step: str
-    """How it finds its gradients, in words."""
+    """The way of finding gradients, in words."""
     state: str
     reason: str
     reported: bool
-    """Whether its report of the round, or of the open iteration, has come."""
+    """True if its report of the round, or of the open iteration, has arrived."""
 
 
 class AssignmentsView(BaseModel):
@@ -211,7 +211,7 @@ def assignment(store: Store, job: Job) -> AssignmentsView | None:
 
 
 def step_in_words(training: Training, units: Sequence[int], manifest: Manifest) -> str:
-    """How a client finds its gradients of some units, in words."""
+    """Describe a client's way of finding the gradients of some units."""
     if training.estimator != "mixed":
         return training.estimator
     blocks = training.exact_blocks

@@ -77,7 +77,7 @@ def _gauge(name: str, text: str, labels: list[str], rows: Iterable[Iterable[obje
 
 
 def exposition(store: Store) -> bytes:
-    """All of it, and the memory and files of the process that answers."""
+    """Expose all metrics, and the memory and files of the process that answers."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(store))  # type: ignore[arg-type]
     ProcessCollector(registry=registry)

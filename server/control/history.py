@@ -1,4 +1,4 @@
-"""What people see of one device: how it does, what it did, and what they wrote about it."""
+"""Show one device to people: its state, its history, and their note about it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class PastAssignmentView(BaseModel):
     batch: int
     runtime: str
     step: str
-    """How it found its gradients, in words."""
+    """The way in which it found its gradients, in words."""
     seconds: float | None
     peak_bytes: int | None
     examples: int | None
     loss: float | None
-    """As its report says; none in mode iteration, and where there is no report."""
+    """The loss of its report; none in mode iteration, and where there is no report."""
 
 
 class PastRefusalView(BaseModel):
@@ -54,11 +54,11 @@ class DeviceHistory(DeviceView):
 
     token_label: str
     signs: bool
-    """Whether it proves itself by a key of its own."""
+    """True if it authenticates by a key of its own."""
     waits: list[str]
-    """Why it has nothing to do, where it is here and waits."""
+    """The reasons why it has nothing to do, where it is here and waits."""
     counts: dict[str, int]
-    """Its parts by state."""
+    """The number of its parts by state."""
     parts: list[PastAssignmentView]
     refusals: list[PastRefusalView]
 

@@ -39,7 +39,7 @@ def as_svg(invitation: Invitation) -> str:
 
 
 def as_lines(invitation: Invitation) -> str:
-    """For terminals."""
+    """Draw an invitation's code for terminals."""
     lines = io.StringIO()
     _code(invitation).terminal(lines, compact=True, border=_BORDER)
     return lines.getvalue()

@@ -1,4 +1,4 @@
-"""What administrators do with jobs: create, pause, resume and stop them; and what they call bundles."""
+"""Create, pause, resume and stop jobs for administrators, and name bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened to a job, told in lines: what people did, how rounds ended, what was refused."""
+"""Tell a job's history in lines: people's actions, ends of rounds, refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LogView(BaseModel):
 
 
 def log_of(store: Store, job: Job, limit: int) -> list[LogView]:
-    """The newest first."""
+    """List the lines of a job's log, the newest first."""
     with store.database.read() as connection:
         deeds = audit.of_subject(connection, job.id, limit)
         over = [one for one in rounds.newest_first(connection, job.id, None, limit) if one.closed is not None]

@@ -1,4 +1,4 @@
-"""What a job is heading for: how much longer it takes, and what people can do where it stands still."""
+"""Estimate how much longer a job takes, and advise people where it stands still."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ROOM = 32_000_000
 _NAMED = 3
 """Devices that are named for one reason, of all that have it."""
 _JOB = "job "
-"""Before its name, which may be any word."""
+"""The prefix of a job's name, which may be any word."""
 
 
 def ends_about(connection: Connection, job: Job, now: float) -> float | None:
-    """When its last round is done, if rounds go on as the newest did; None where they tell nothing."""
+    """Estimate when its last round is done, if rounds go on as the newest did; None where too few are known."""
     closed = rounds.last_done(connection, job.id, _NEWEST)
     if job.state != RUNNING or len(closed) < 2:
         return None
@@ -68,7 +68,7 @@ def _full(store: Store) -> list[str]:
 
 
 def waits(store: Store, device: Device) -> list[str]:
-    """Why a device that is here has nothing to do, job by job; nothing where it may be given a part when it asks."""
+    """Say why a device that is here has nothing to do, job by job; nothing if it may be given a part when it asks."""
     going = list_jobs(store, RUNNING, PAUSED)
     reasons = [why for job in going if (why := _wait(store, job, device)) is not None]
     return reasons if going else ["no job is running"]

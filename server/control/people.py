@@ -1,4 +1,4 @@
-"""Who may do what of those who run the server: viewers, operators and administrators, each by a token of their own."""
+"""Authorize people who run the server: viewers, operators and administrators, each by a token of their own."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from server.storage.store import Store
 log = logging.getLogger("spry.server")
 
 ADMIN = "admin"
-"""Who has the token of the data folder or the settings, in the audit log."""
+"""The name in the audit log of whoever has the token of the data folder or the settings."""
 ROLES: tuple[Role, ...] = ("viewer", "operator", "administrator")
-"""Each may do what those before it may."""
+"""The roles; each may do all that those before it may."""
 
 
 class Known(NamedTuple):
@@ -69,7 +69,7 @@ def known(store: Store, bearer: str) -> Known:
 
 
 def require(store: Store, bearer: str, role: Role) -> str:
-    """The name of who asks, if they have this role or one above it."""
+    """Return the name of whoever asks, if they have this role or one above it."""
     asking = known(store, bearer)
     if ROLES.index(asking.role) < ROLES.index(role):
         raise Refusal(
@@ -82,7 +82,7 @@ def require(store: Store, bearer: str, role: Role) -> str:
 
 
 def require_scraper(store: Store, bearer: str) -> None:
-    """Where a token is set for metrics, whoever reads them has it; a person's does as well."""
+    """Require the token that is set for metrics, if one is; a person's does as well."""
     wanted = store.settings.metrics_token.get_secret_value()
     if not wanted or hmac.compare_digest(digest(bearer), digest(wanted)):
         return
@@ -94,7 +94,7 @@ def require_scraper(store: Store, bearer: str) -> None:
 
 
 def create(store: Store, name: str, role: Role, by: str) -> tuple[Person, str]:
-    """A new person, and the text of their token, which is nowhere else."""
+    """Create a person and the text of their token, which is nowhere else."""
     text = secrets.token_urlsafe(32)
     person = Person(name=name, role=role, created=store.now(), revoked=False)
     with store.database.write() as connection:

@@ -33,12 +33,12 @@ class Signed(NamedTuple):
 
     @property
     def moment(self) -> int | None:
-        """When it says it was signed, in milliseconds since 1970."""
+        """The time of the signature as the request states it, in milliseconds since 1970."""
         text = self.proof.split(".", 2)[1] if self.proof.count(".") == 2 else ""
         return int(text) if text.isdecimal() and len(text) < _DIGITS else None
 
     def is_by(self, device: Device | Credentials) -> bool:
-        """Whether a device's key made the signature, whenever that was."""
+        """Tell whether a device's key made the signature, at any time."""
         signature = keys.decoded(self.proof.rpartition(".")[2], keys.SIGNATURE_BYTES)
         if not device.key or signature is None or self.moment is None:
             return False
@@ -50,7 +50,7 @@ class Signed(NamedTuple):
 
 
 def authenticate_signed(store: Store, request: Signed) -> Device:
-    """The device that signed a request."""
+    """Return the device that signed a request."""
     with store.database.read() as connection:
         device = devices.find(connection, request.device[:20])
     moment = request.moment
@@ -74,7 +74,7 @@ def authenticate_signed(store: Store, request: Signed) -> Device:
 
 
 def _spend(store: Store, device: str, moment: int) -> None:
-    """Take a request once, whichever worker it comes to; a power cut may forget the last, so no disk is waited for."""
+    """Take a request once, on any worker; a power cut may forget the last, so no disk is waited for."""
     if store.roster.is_newer(device, moment):
         with store.database.write(lasting=False) as connection:
             if devices.spend(connection, device, moment):

@@ -20,7 +20,7 @@ _NAMED = 3
 
 
 def shallow(store: Store, job: Job) -> list[str]:
-    """A line on the devices that walk by estimated gradients, and what to do about them; none where there are none."""
+    """Return a line on the devices that train by estimated gradients, with advice; none where there are none."""
     training, units = job.settings.training, len(store.bundles.manifest(job.bundle).units)
     if training.optimizer != "adamw" or training.estimator != "auto" or not units:
         return []
@@ -37,7 +37,7 @@ def shallow(store: Store, job: Job) -> list[str]:
 
 
 def spared(store: Store, job: Job) -> list[str]:
-    """A line on passes that such devices leave over, where the bundle has no earlier units for the others."""
+    """Return a line on passes that such devices leave over, where the bundle has no earlier units for the others."""
     settings, manifest = job.settings, store.bundles.manifest(job.bundle)
     if settings.passes is None or settings.secure_aggregation or settings.is_private or _adapts_all(manifest):
         return []
@@ -56,7 +56,7 @@ def _adapts_all(manifest: Manifest) -> bool:
 
 
 def _estimates(store: Store, job: Job, device: Device) -> bool:
-    """Whether a device that can take part finds some of the gradients along directions alone."""
+    """Tell whether a device that can take part finds some of the gradients along directions alone."""
     said: CheckIn | None = said_by(device)
     if said is None or said.memory_bytes is None:
         return False

@@ -1,4 +1,4 @@
-"""What administrators see of jobs, rounds and refusals."""
+"""Show jobs, rounds and refusals to administrators."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class NewestRoundView(BaseModel):
     """Devices whose report has come; in mode iteration, that of the open iteration."""
     deadline: float | None
     lacks: str | None = None
-    """What it waits for beside its devices' reports, and what to do about it."""
+    """The lack that it waits for beside its devices' reports, and what to do about it."""
 
 
 class PrivacyView(BaseModel):
     """The privacy budget of a job: what it has cost its devices, and what it may."""
 
     epsilon: float
-    """Of the device that took part most often."""
+    """The epsilon of the device that took part most often."""
     planned: float
-    """Of one that takes part as often as it may."""
+    """The epsilon of a device that takes part as often as it may."""
     delta: float
     noise: float
-    """Of a round's sum, in clips."""
+    """The noise of a round's sum, in clips."""
     times: int
     """Rounds that a device takes part in at most."""
 
@@ -71,26 +71,26 @@ class JobView(BaseModel):
     settings: JobSettings
     progress: NewestRoundView | None
     metrics: dict[str, float]
-    """Of the newest round that has them."""
+    """The metrics of the newest round that has them."""
     score: str
-    """The metric that tells how good the model is, with `_global` where devices measured it."""
+    """The metric of the model's quality, with `_global` where devices measured it."""
     refused: dict[str, int]
     """Updates not taken, and tasks given back ("failed"), by code."""
     up: int
     down: int
     """Bytes that devices sent and fetched, as of some seconds ago."""
     devices: int
-    """That have sent something for it, as of some seconds ago."""
+    """The number of devices that have sent something for it, as of some seconds ago."""
     privacy: PrivacyView | None
-    """Of a private job."""
+    """The privacy of a private job."""
     sees: str
-    """What the server can see of devices' work."""
+    """The part of devices' work that the server can see."""
     ends_about: float | None
-    """When its last round is done, if rounds go on as the newest did: an estimate."""
+    """The estimated time at which its last round is done, if rounds go on as the newest did."""
     model: str
     """The model that its bundle was made of: a name on the hub, `package:…`, or the name of a folder or file."""
     formats: list[str]
-    """In which this server hands out what it learns."""
+    """The formats in which this server publishes the adapter."""
 
 
 class RoundView(BaseModel):
@@ -105,7 +105,7 @@ class RoundView(BaseModel):
     result: dict[str, Any] | None
     tasks: dict[str, int]
     began: str
-    """Where rounds take late updates: how many of its updates began with the newest weights, and with which others."""
+    """The versions that updates began with, in words, where rounds take late updates."""
 
 
 class MetricView(BaseModel):
@@ -226,7 +226,7 @@ def _newest_round(store: Store, job: Job) -> NewestRoundView | None:
 
 
 def _lacks(store: Store, job: Job, round_: Round) -> str | None:
-    """Only at a round's start: later iterations wait for those alone who reported in the one before."""
+    """Say what an open round lacks, at its start: later iterations wait for reporters of the one before alone."""
     if job.state != RUNNING or round_.state != "open" or round_.iteration:
         return None
     return fleet.wants(store, job, round_)
@@ -258,7 +258,7 @@ def rounds_of(store: Store, job: Job, before: int | None, limit: int, after: int
 
 
 def metrics_of(store: Store, job: Job, after: int = -1) -> list[MetricView]:
-    """The metrics of the rounds after one."""
+    """Return the metrics of the rounds after one."""
     with store.database.read() as connection:
         known = metrics.after(connection, job.id, after)
     return [MetricView.model_validate(metric, from_attributes=True) for metric in known]

@@ -24,7 +24,7 @@ JOB = "demo"
 _LOOK = 0.3
 """Seconds between two looks at the job."""
 _PATIENCE = 15.0
-"""For what devices say of themselves, which the server writes down every few seconds."""
+"""The seconds to wait for devices' check-ins, which the server writes down every few seconds."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class DemoFleet:
             self.devices.append(DemoDevice(number, name, runtime, process))
 
     def bytes_a_round(self) -> dict[str, Moved]:
-        """Up and down, by the device's name; without the bundle, which comes once."""
+        """Return the bytes up and down, by the device's name; without the bundle, which is sent once."""
         names = {device["id"]: device["name"] for device in self.admin.get("/v1/devices")}
         total = {name: Moved() for name in names.values()}
         for row in self.admin.get(f"/v1/jobs/{JOB}/traffic"):
@@ -114,7 +114,7 @@ class DemoFleet:
         return self._folder.devices / name / "home"
 
     def follow(self, screen: Screen) -> dict[str, Any]:
-        """Until the job has ended; tells each round as it is done."""
+        """Follow the job until it has ended, and print each round as it is done."""
         done = newest = 0
         while True:
             self._look()
@@ -135,7 +135,7 @@ class DemoFleet:
         return [row for row in reversed(rows) if row["state"] == "done" and row["number"] > number]
 
     def serve(self) -> None:
-        """Until interrupted."""
+        """Serve until interrupted."""
         while True:
             self._look()
             time.sleep(_LOOK)
@@ -156,7 +156,7 @@ def started(plan: DemoPlan, folder: DemoFolder) -> Generator[DemoFleet]:
 
 
 def runtimes_for(clients: int, known: list[str]) -> list[str]:
-    """One device for each runtime that is installed, as far as there are devices; the others take the first."""
+    """Return one device for each runtime that is installed, as far as there are devices; the others take the first."""
     others = known[1:clients]
     return [known[0]] * (clients - len(others)) + others
 

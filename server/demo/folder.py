@@ -1,4 +1,4 @@
-"""Where the demo keeps what it makes: the bundle for the next run, all else until then."""
+"""Keep the demo's files: the bundle for the next run, all else until then."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DemoFolder:
 
     @contextmanager
     def taken(self) -> Generator[None]:
-        """For one demo at a time, without what the one before it left; only a demo's own folder is cleared."""
+        """Take the folder for one demo at a time, and clear a demo's own folder of what the last one left."""
         if self.path.exists() and not self.path.is_dir():
             raise SpryError(f"{self.path} is a file; choose a folder for the demo with --out")
         if self.path.is_dir() and any(self.path.iterdir()) and not (self.path / _MARK).is_file():

@@ -1,4 +1,4 @@
-"""The demo's data: what people say to their homes, and how much each device hears of what.
+"""Write the demo's data: what people say to their homes, and each device's share of it.
 
 Phrases are written from templates. Some templates of each intent are held out: no device trains on them, so that a
 model is measured on ways to put things that it has not heard. Each device has a household's habits: a few intents make
@@ -96,13 +96,13 @@ WORDS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 MANNERS = ("{}", "{} please", "hey, {}", "could you {}", "{} now", "okay, {}", "{}, thanks", "I said {}")
 FAVOURITES = 0.85
-"""Of what a device hears, what its household asks for most."""
+"""The share of a device's phrases that are its household's favourites."""
 WORDS_OF_A_HOUSEHOLD = 4
 
 
 @dataclass(frozen=True)
 class Household:
-    """Where a device stands, and what is mostly asked for there."""
+    """A device's household, and its favourite intents."""
 
     name: str
     favourites: tuple[str, ...]
@@ -128,19 +128,19 @@ def household(number: int) -> Household:
 
 
 def slice_of(number: int, count: int) -> list[Phrase]:
-    """Draw what device `number` has heard."""
+    """Draw the training phrases of device `number`."""
     rng = random.Random(f"heard {number}")  # noqa: S311 -- data for a demo
     return [_said(rng, _asked(rng, number), _habits(number), held_out=False) for _ in range(count)]
 
 
 def own_test(number: int, count: int) -> list[Phrase]:
-    """Draw what device `number` will hear: its household's habits, put in ways that it has not heard."""
+    """Draw the test phrases of device `number`: its household's habits, in wordings that it has not seen."""
     rng = random.Random(f"will hear {number}")  # noqa: S311
     return [_said(rng, _asked(rng, number), _habits(number), held_out=True) for _ in range(count)]
 
 
 def common_test(count: int) -> list[Phrase]:
-    """Draw what all of them may hear: every intent as often, in ways that none has heard."""
+    """Draw the common test phrases: every intent as often, in wordings that no device has seen."""
     rng = random.Random("everybody")  # noqa: S311
     return [_said(rng, LABELS[i % len(LABELS)], WORDS, held_out=True) for i in range(count)]
 
@@ -151,7 +151,7 @@ def _asked(rng: random.Random, number: int) -> str:
 
 
 def _habits(number: int) -> dict[str, tuple[str, ...]]:
-    """The words of one household, always the same ones."""
+    """Draw the words of one household, always the same ones."""
     rng = random.Random(f"household {number}")  # noqa: S311
     return {slot: tuple(rng.sample(words, WORDS_OF_A_HOUSEHOLD)) for slot, words in WORDS.items()}
 

@@ -1,4 +1,4 @@
-"""How good weights are, and what a device reaches without the others: by the bundle's programs, in this process."""
+"""Evaluate weights, and a device that trains alone, by the bundle's programs, in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ADAPTER = "adapter_model.safetensors"
 ALONE = {"estimator": "exact", "optimizer": "adamw", "learning_rate": 0.003, "head_learning_rate": 0.003}
-"""How a device trains that shares nothing: as anybody would who has its rows alone."""
+"""The training of a device that shares nothing: the usual one for its rows alone."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,19 @@ class Judge:
         return [score.means[self._bench.kind.counted] for score in scores]
 
     def trained(self, weights: Weights, local: Local, advance: Callable[[], None] = lambda: None) -> Weights:
-        """The weights after some steps on one device's rows, with nobody to share the units with."""
+        """Return the weights after some steps on one device's rows, with nobody to share the units with."""
         task, bench = self._local_task(local), self._bench
         data = bench.data(task, self._examples(local.rows))
         return client_round(task, bench.model(task), weights, data, on_step=lambda _: advance()).personalized
 
     def adapter(self, folder: Path) -> Weights:
-        """A downloaded adapter's weights, by the names that programs take."""
+        """Return a downloaded adapter's weights, by the names that programs take."""
         return unfolded(load_file(folder / ADAPTER), self.initial)
 
     def _examples(self, rows: Sequence[Phrase]) -> Examples:
         return self._bench.examples([dict(row) for row in rows])
 
     def _local_task(self, local: Local) -> Task:
-        """A round of one device: all units are its own."""
+        """Build a round of one device: all units are its own."""
         training = replace(self._training, mode="epoch", iterations=local.steps, **ALONE)
         return self._bench.task(training, seed=local.seed)

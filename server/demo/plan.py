@@ -1,4 +1,4 @@
-"""What a demo runs with."""
+"""Define a demo's settings."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class DemoRecipe(NamedTuple):
 
     rounds: int
     adapter: tuple[str, ...]
-    """Of `spry export`; what is left out is its default."""
+    """The options of `spry export`; omitted ones have their defaults."""
     settings: Mapping[str, Any]
-    """Of the job."""
+    """The job's settings."""
 
 
 RECIPES: Mapping[str, DemoRecipe] = {
@@ -57,7 +57,7 @@ class DemoPlan:
     heard: int = 72
     """Phrases that a device has."""
     held_back: float = 0.1
-    """Of these, what it evaluates on."""
+    """The share of these that it evaluates on."""
     test: int = 200
     """Held-out phrases of all intents."""
     own_test: int = 40
@@ -65,7 +65,7 @@ class DemoPlan:
 
     @property
     def training(self) -> Training:
-        """How a device trains."""
+        """The training of a device."""
         return Training(batch=BATCH, length=LENGTH, **self.recipe.settings["training"])
 
     @property

@@ -1,4 +1,4 @@
-"""What a demo came to: measured at its end."""
+"""Measure a demo's result at its end."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class Own:
 
 @dataclass(frozen=True)
 class DeviceResult:
-    """One device's work in the demo, and what it has of it."""
+    """The work of one device in the demo, and its results."""
 
     name: str
     runtime: str
     peak_bytes: int
-    """Of the whole process, resident."""
+    """The resident memory of the whole process."""
     seconds_per_step: float | None
     up: float
     """Bytes a round."""
     down: float
     """Likewise; without the bundle, which comes once."""
     alone: float
-    """Its accuracy on what everybody says, had it trained alone."""
+    """The device's accuracy on the common test, had it trained alone."""
     own: Own
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """On held-out phrases of all intents; `own` on each device's habits, as a mean over the devices."""
+    """The accuracy on held-out phrases of all intents; `own` on each device's habits, as a mean over the devices."""
 
     before: float
     after: float
@@ -64,7 +64,7 @@ class DemoResult:
     accuracy: Accuracy
     rounds: int
     steps: int
-    """Of a device, in all rounds together."""
+    """The steps of a device, in all rounds together."""
     seconds: float
     devices: list[DeviceResult]
     adapter: str
@@ -94,7 +94,7 @@ def measured(
 
 
 def _judged(plan: DemoPlan, folder: DemoFolder, fleet: DemoFleet, screen: Screen) -> list[Worth]:
-    """A thread for each core: the runtime leaves them alone while it works."""
+    """Evaluate devices by a thread for each core: the runtime leaves them alone while it works."""
     stopping = threading.Event()
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""How a demo's result is shown."""
+"""Show a demo's result in tables."""
 
 from __future__ import annotations
 

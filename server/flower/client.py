@@ -148,7 +148,7 @@ def _update(task: Task, weights: Weights, session: TrainingSession, node: Flower
 
 
 def _examples(node: FlowerNode, bundle: Bundle) -> tuple[Examples, Examples]:
-    """A node's rows as examples of the bundle's task: to train on, and held back."""
+    """Read a node's rows as examples of the bundle's task: to train on, and held back."""
     model, template = bundle.manifest.model, Template.of(bundle)
     kind = task_named(model.task)
     own = OwnData(node.data, holdout=node.holdout, columns=node.columns)

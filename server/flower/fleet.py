@@ -29,7 +29,7 @@ class NodeOffer:
     bundle: str
     """The sha256 of its bundle's manifest."""
     position: int = NOWHERE
-    """Its `partition-id`, by which nodes stand in an order that a later run repeats."""
+    """The node's `partition-id`, which orders nodes in a way that a later run repeats."""
 
 
 class NodeFleet:
@@ -113,5 +113,5 @@ class NodeFleet:
         return bool(every) and number % every == 0
 
     def _is_asked(self, slot: int, version: int) -> bool:
-        """Whether the node of a slot measures its features, which the head's step goes by."""
+        """Tell whether the node of a slot measures its features, which the head's step goes by."""
         return self._settings.measures(self._manifest) and is_asked(version, slot, self._settings.per_round)

@@ -34,7 +34,7 @@ class NodeUpdate:
     """The result of a node's part in a round."""
 
     tensors: Weights
-    """Of its units and the head, and the moments of its features where it was asked for them."""
+    """The weights of its units and the head, and the moments of its features where it was asked for them."""
     report: Report
 
 
@@ -105,7 +105,7 @@ def _told(message: NodeOffer | Task | Report) -> ConfigRecord:
 
 
 def _heard(adapter: TypeAdapter[T], content: RecordDict, what: str) -> T:
-    """Raise what a refusal says, or the message as it was told."""
+    """Parse a message; raise the reason of a refusal."""
     records = content.config_records
     if REFUSED in records:
         raise FlowerError(str(records[REFUSED].get("reason", ""))[:500])

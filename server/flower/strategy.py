@@ -208,7 +208,7 @@ class SpryStrategy(FlowerStrategy):
     # --- updates ---
 
     def _updates(self, replies: Iterable[Message]) -> list[Contribution]:
-        """The updates in the order of their slots, whichever came first."""
+        """Return the updates in the order of their slots, whichever came first."""
         found: dict[int, Contribution] = {}
         for reply in replies:
             node = reply.metadata.src_node_id

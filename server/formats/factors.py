@@ -15,7 +15,7 @@ from server.formats.learned import Learned
 PEFT_PREFIX = "base_model.model."
 _FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
 _FACTORS = ".lora_A.", ".lora_B."
-"""What is trained of adapters that are products of thin factors."""
+"""The marks of the trained parameters of adapters that are products of thin factors."""
 
 
 class Factors(NamedTuple):

@@ -27,11 +27,11 @@ ADAPTER, BASE = "adapter.gguf", "base.gguf"
 
 
 class Architecture(NamedTuple):
-    """How llama.cpp calls a kind of model, and lays out its attention."""
+    """The name of a kind of model in llama.cpp, and the layout of its attention."""
 
     name: str
     pairs: bool = False
-    """It turns neighbouring features by a position's angle, where transformers turns those half a head apart."""
+    """True if positions rotate neighbouring features, where transformers rotates those half a head apart."""
 
 
 ARCHITECTURES = {
@@ -45,11 +45,11 @@ ARCHITECTURES = {
     "qwen2": Architecture("qwen2"),
     "qwen3": Architecture("qwen3"),
 }
-"""By transformers' `model_type`."""
+"""The architectures, by transformers' `model_type`."""
 
 
 def gguf_files(learned: Learned) -> Mapping[str, bytes]:
-    """The adapter, and what Ollama needs to put it on its base."""
+    """Return the adapter, and the Modelfile with which Ollama puts it on its base."""
     template = Template.of(learned.bundle)
     return {
         ADAPTER: gguf_adapter(learned),
@@ -66,7 +66,7 @@ def require_gguf(bundle: Bundle) -> None:
 
 
 def gguf_adapter(learned: Learned) -> bytes:
-    """The bytes of the file."""
+    """Return the bytes of the file."""
     factors = lora_factors(learned)
     architecture = _architecture(learned.model_config)
     try:
@@ -103,7 +103,7 @@ def _architecture(config: Mapping[str, Any]) -> Architecture:
 
 
 def number_of(gguf: Any, name: str) -> Any:
-    """An architecture's, by its name."""
+    """Return the number of an architecture, by its name."""
     return next(number for number, of in gguf.MODEL_ARCH_NAMES.items() if of == name)
 
 
@@ -115,7 +115,7 @@ def _called(known: TensorNameMap, layer: str) -> str:
 
 
 def _add(writer: GGUFWriter, name: str, factors: Factors, alpha: float) -> None:
-    """The reader scales by alpha over rank: whatever differs from that goes into the second factor."""
+    """Add a parameter's factors; the reader scales by alpha over rank, and the second factor takes any difference."""
     own = factors.scale * factors.rank / alpha
     writer.add_tensor(f"{name}.lora_a", np.ascontiguousarray(factors.into, np.float32))
     writer.add_tensor(f"{name}.lora_b", np.ascontiguousarray(factors.out * np.float32(own), np.float32))
@@ -133,5 +133,5 @@ def _laid_out(learned: Learned, architecture: Architecture, layer: str, factors:
 
 
 def neighbours(rows: Array, heads: int) -> Array:
-    """Rows of each head, of which those half a head apart come to stand beside each other."""
+    """Reorder the rows of each head so that those half a head apart come to stand beside each other."""
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)

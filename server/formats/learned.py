@@ -1,4 +1,4 @@
-"""What a job has learned, as every format is made of it."""
+"""Define what a job has learned, the source of every format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Version(NamedTuple):
     job: str
     number: int
     bundle: str
-    """Its name on the server."""
+    """The bundle's name on the server."""
 
     @property
     def trained(self) -> bool:
@@ -65,7 +65,7 @@ class Learned:
         return config_of(self.bundle)
 
     def described(self) -> bytes:
-        """Where it comes from, in a file beside it."""
+        """Describe the adapter's origin, for a file beside it."""
         told = {
             "bundle": self.version.bundle,
             "job": self.version.job,

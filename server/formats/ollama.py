@@ -7,11 +7,11 @@ from server.formats.turns import Turns, turns_of
 
 _QUOTES = '"""'
 _OF_ITS_OWN = "{{", "}}", _QUOTES
-"""What Ollama's templates and files mean something by."""
+"""The strings with a meaning in Ollama's templates and files."""
 
 
 def modelfile(source: str, adapter: str | None, template: Template, *, base: str) -> str:
-    """Its text.
+    """Write the text of a Modelfile.
 
     Args:
         source: the base model's file or folder, or its name in Ollama.
@@ -37,7 +37,7 @@ def _one_of_each(turns: Turns) -> list[dict[str, str]]:
 
 
 def _in_go(turns: Turns) -> str:
-    """In the language of Go's templates."""
+    """Translate turns into the language of Go's templates."""
     branches = [
         f'{{{{ {word} eq .Role "{role}" }}}}{around.before}{{{{ .Content }}}}{around.after}'
         for word, (role, around) in zip(("if", *("else if",) * 9), turns.roles.items(), strict=False)

@@ -1,6 +1,6 @@
-"""A chat template by the words around each role's messages, whatever stands beside them; other programs read such ones.
+"""Reduce a chat template to the words around each role's messages, the form that other programs read.
 
-One that writes a message by what comes before or after it is told as it is, by nothing.
+A template that writes a message by what comes before or after it has no such form.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Turns(NamedTuple):
     """A template that writes every message between the words of its role."""
 
     lead: str
-    """Before the first, without the token that begins every text."""
+    """The words before the first message, without the token that begins every text."""
     roles: dict[str, Around]
     asking: str
-    """After the last, where an answer is to be written."""
+    """The words after the last message, where an answer is to be written."""
 
     def written(self, messages: Sequence[Message]) -> str:
-        """A conversation that asks for an answer."""
+        """Write a conversation that asks for an answer."""
         said = ((self.roles[str(one["role"])], str(one["content"])) for one in messages)
         return self.lead + "".join(f"{role.before}{words}{role.after}" for role, words in said) + self.asking
 
 
 def turns_of(template: Template) -> Turns | None:
-    """None where there is no template, or one that tells the day or writes a message by what is before or after it."""
+    """Return a template's turns; None without one, or if it has the date or a message depends on what is around it."""
     of_template = turns.turns_of(template)
     if of_template is None or turns.dated(of_template) != of_template:
         return None
@@ -57,7 +57,7 @@ def turns_of(template: Template) -> Turns | None:
 
 
 def _begun(written: Turns, template: Template) -> Turns | None:
-    """Without the token that begins a text, which who reads the words adds."""
+    """Drop the token that begins a text, which readers of the words add themselves."""
     begin = template.tokens.get("bos_token", "")
     if not begin:
         return written

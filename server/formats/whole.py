@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 MODEL = "model.gguf"
 MODELS = ("llama", "qwen2", "qwen3")
-"""By transformers' `model_type`."""
+"""The models that are written, by transformers' `model_type`."""
 
 
 class _Tensor(NamedTuple):
     name: str
-    """As transformers has it."""
+    """The parameter's name in transformers."""
     file: Path
     shape: tuple[int, ...]
 
@@ -82,7 +82,7 @@ def _check(config: Mapping[str, Any]) -> None:
 
 
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """How positions turn features, as newer and older versions of transformers write it."""
+    """Return the rotation of positions, as newer and older versions of transformers write it."""
     older = {"rope_theta": config.get("rope_theta", 10_000.0), **(config.get("rope_scaling") or {})}
     return config.get("rope_parameters") or older
 
@@ -111,7 +111,7 @@ def _add_sizes(writer: GGUFWriter, config: Mapping[str, Any]) -> None:
 
 
 def _factors(config: Mapping[str, Any]) -> NDArray[np.float32] | None:
-    """By how much slower each pair of features turns in Llama 3.1 and later; None where all turn as they are."""
+    """Return by how much slower each pair of features rotates in Llama 3.1 and later; None where none does."""
     rope = _rope(config)
     if rope.get("rope_type") != "llama3":
         return None

@@ -21,7 +21,7 @@ _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 def add_words(writer: GGUFWriter, folder: Path, count: int) -> None:
-    """The tokenizer in a model's folder; the model has so many rows of words."""
+    """Write the tokenizer of a model's folder; the model has `count` rows of words."""
     import gguf
 
     if not (folder / "tokenizer.json").is_file():
@@ -69,7 +69,7 @@ _DIGIT = r"\p{N}"
 
 
 def _regex(step: Mapping[str, Any]) -> str | None:
-    """The pattern whose matches a step keeps as pieces of their own; None where it does anything else."""
+    """Return the pattern whose matches a step keeps as pieces of their own; None where it does anything else."""
     match step:
         case {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}:
             return pattern

@@ -1,4 +1,4 @@
-"""Settings against a bundle: what they leave open is settled, and what it has no programs for is refused."""
+"""Complete settings for a bundle: open ones are settled, and those without programs are refused."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from server.jobs.settings import JobSettings
 from server.policy.directions import goes_forward, planned
 
 _EXACT_HEAD_RATE = 10.0
-"""An exact gradient has no noise that a larger step would carry into the weights."""
+"""The rate of an exact head over that of the units: its gradient has no noise for a larger step to carry over."""
 _SHORT = 0.3
-"""Of the longest step of a head that is sure to lower its loss: where features are measured the server makes the
-step, and clients that hardly move give it gradients of the same weights."""
+"""The share of the longest step of a head that is sure to lower its loss: where features are measured the
+server makes the step, and clients that hardly move give it gradients of the same weights."""
 
 
 def complete(settings: JobSettings, manifest: Manifest) -> JobSettings:
-    """The settings with what they leave open; refused where the bundle cannot do it."""
+    """Settle the settings that are left open; refuse those that the bundle cannot run."""
     check_names(settings)
     check_adapter(manifest)
     kind = kind_of(settings.training)
@@ -61,7 +61,7 @@ def check_adapter(manifest: Manifest) -> None:
 
 
 def _head_rate(settings: JobSettings, manifest: Manifest) -> float:
-    """The rate of the clients' own steps of an exact head, where none is named."""
+    """Return the rate of the clients' own steps of an exact head, where none is named."""
     if manifest.features is not None and settings.measures(manifest):
         return _SHORT * 2.0 / (manifest.features.square + 1.0)  # the errors' curvature is at most a half
     return _EXACT_HEAD_RATE * settings.training.learning_rate
@@ -94,7 +94,7 @@ def _check_bottlenecks(training: Training, manifest: Manifest) -> None:
 
 
 def check_names(settings: JobSettings) -> None:
-    """Refuse names that are not known here; a job that was made keeps its own, come what may."""
+    """Refuse names that are not known here; a job that was made keeps its own settings in any case."""
     kind_of(settings.training)
     check_server_optimizers(settings.optimizers)
     AGGREGATION_RULES.find(settings.aggregation)

@@ -1,4 +1,4 @@
-"""Which of a job's settings go together: every conflict is told, in a sentence each."""
+"""Check which of a job's settings go together: every conflict is reported in a sentence of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OWN_STRATEGY = "spry"
 Conflict = str
-"""A sentence: what cannot be had together, and what to do about it."""
+"""A sentence: which settings exclude each other, and what to do about it."""
 
 
 def conflicts(job: JobSettings) -> list[str]:
@@ -117,7 +117,7 @@ def _of_privacy(job: JobSettings) -> Iterator[Conflict]:
 
 
 def _of_strategies(job: JobSettings) -> Iterator[Conflict]:
-    """A strategy of another distribution is given single updates of mode epoch, and combines them itself."""
+    """List conflicts of other distributions' strategies, which get single updates of mode epoch and combine them."""
     if job.strategy == OWN_STRATEGY:
         return
     if job.training.mode == "iteration":

@@ -1,4 +1,4 @@
-"""What a job asks of a device, whichever place of a round it takes."""
+"""Check what a job requires of a device, in any slot of a round."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from server.jobs.job import Job
 
 
 def unsuited(job: Job, manifest: Manifest, check_in: CheckIn) -> str | None:
-    """Why a device can take no slot of a job, by what it said of itself."""
+    """Say why a device can take no slot of a job, by its check-in; None if it can."""
     if not set(manifest.runtimes) & set(check_in.runtimes):
         return f"{job.name} needs one of the runtimes {', '.join(manifest.runtimes)}"
     if (estimator := job.settings.training.estimator) not in ESTIMATORS:
@@ -22,7 +22,7 @@ def unsuited(job: Job, manifest: Manifest, check_in: CheckIn) -> str | None:
 
 
 def _not_secret(job: Job, check_in: CheckIn) -> str | None:
-    """Why its update cannot be sent as a job, or the device, wants it."""
+    """Say why its update cannot be sent as a job, or the device, requires; None if it can."""
     is_secret = job.settings.secure_aggregation
     if is_secret and not check_in.sums:
         return f"{job.name} adds updates in secret, for which this device needs a key of its own and a newer spry"
@@ -34,7 +34,7 @@ def _not_secret(job: Job, check_in: CheckIn) -> str | None:
 
 
 def _kept_away(job: Job, check_in: CheckIn) -> str | None:
-    """Why a device can take no slot as it is at this moment."""
+    """Say why a device can take no slot in its present state; None if it can."""
     if job.settings.mains_only and check_in.power == "battery":
         return f"{job.name} takes no devices on battery"
     if job.settings.unmetered_only and check_in.metered:
@@ -43,5 +43,5 @@ def _kept_away(job: Job, check_in: CheckIn) -> str | None:
 
 
 def is_wanted(job: Job, check_in: CheckIn) -> bool:
-    """Whether a device asks for any job, or for this one by its id or name."""
+    """Tell whether a device asks for any job, or for this one by its id or name."""
     return check_in.job in (None, job.id, job.name)

@@ -1,4 +1,4 @@
-"""Jobs: a bundle to train, how, and how far it is."""
+"""Define jobs: a bundle to train, its settings and its progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RUNNING, PAUSED, SET_ASIDE, ENDED = "running", "paused", "set-aside", "ended"
 
 @dataclass(frozen=True)
 class Job:
-    """A job as it stands."""
+    """A job with its present state."""
 
     id: str
     name: str

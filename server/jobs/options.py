@@ -1,4 +1,4 @@
-"""Options of commands that start a job, real or simulated: its settings."""
+"""Define the options of commands that start a job, real or simulated: its settings."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class RoundOptions(OptionGroup):
     evaluate_every: Annotated[int | None, typer.Option(min=1, help="Rounds between evaluations.")] = None
 
     def asked(self) -> dict[str, Any]:
-        """By the names of a job's settings."""
+        """Return the given options by the names of a job's settings."""
         options = asdict(self)
         return {"optimizers.units.learning_rate": options.pop("server_learning_rate"), **options}
 
 
 @dataclass(frozen=True)
 class TrainingOptions(OptionGroup):
-    """How clients train."""
+    """Options for clients' training."""
 
     title = "Training"
 
@@ -75,7 +75,7 @@ class TrainingOptions(OptionGroup):
     head_learning_rate: Annotated[float | None, typer.Option(help="Clients' rate of the head.")] = None
 
     def asked(self) -> dict[str, Any]:
-        """By the names of a job's settings."""
+        """Return the given options by the names of a job's settings."""
         return {f"training.{name}": value for name, value in asdict(self).items()}
 
 
@@ -94,7 +94,7 @@ class SettingsOptions(OptionGroup):
     ] = None
 
     def under(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """All that was given: --settings, over them other options, by dotted names, and over all of it --set."""
+        """Merge all that was given: --settings, over them other options, by dotted names, and over all of it --set."""
         given = _read(self.settings) if self.settings else {}
         for key, value in {**asked, **_assigned(self.assignments or [])}.items():
             if value is not None:

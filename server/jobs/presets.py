@@ -1,4 +1,4 @@
-"""Presets: settings that a job or a simulation starts from, as changes to the defaults."""
+"""Define presets: settings that a job or a simulation starts from, as changes to the defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEADY_SERVER = {"units": {"learning_rate": 0.01, "tau": 1e-6}, "head": {"kind"
 _AGREED_SERVER = {"units": {"kind": "fedsnr", "learning_rate": 0.01, "tau": 1e-6}, "head": {"kind": "fedavg"}}
 
 HALF_WAY = 2.0
-"""Passes of a step that goes back through half of the blocks."""
+"""The passes of a step that backpropagates through half of the blocks."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Each device goes back through as many blocks as its memory allows, and takes forward gradients before them. It
@@ -86,7 +86,7 @@ ABOUT: Mapping[str, str] = {
     "paper": "As the SPRY paper has it: one direction over units and head together, 1,500 rounds.",
     "bottleneck": "For bottleneck adapters: true gradients through two blocks, derivatives at bottlenecks before them.",
 }
-"""One line for each preset: whom it is for and what devices do."""
+"""A line for each preset: its use, and the devices' work."""
 
 _PRIVATE: Mapping[str, Any] = {
     "training": {"optimizer": "sgd", "learning_rate": 0.3, "head_learning_rate": 0.03},
@@ -96,9 +96,9 @@ _PRIVATE: Mapping[str, Any] = {
     },
     "average": 0.8,
 }
-"""Over any preset, where updates are clipped and noise is added: optimizers that make steps of a length of their own,
-for the head too, whose features are not measured then; rates by which units and head have a share of the clip; and an
-average, in which noise cancels."""
+"""The changes over any preset where updates are clipped and noise is added: optimizers that make steps of a length of
+their own, for the head too, whose features are not measured then; rates by which units and head have a share of the
+clip; and an average, in which noise cancels."""
 
 _FEW: Mapping[str, Any] = {
     "training": {"optimizer": "adamw", "learning_rate": 0.003, "head_learning_rate": 0.003, "epochs": 2},
@@ -108,9 +108,9 @@ _FEW: Mapping[str, Any] = {
 
 A step of the server's a round would be too few steps. So devices walk themselves, and the server takes their mean."""
 FEW_ROWS = 1000
-"""Up to so many rows to learn from, a round's passes are short, and ten steps of the server's are too few."""
+"""The most rows that count as few: a round's passes are short, and ten steps of the server's do not suffice."""
 MANY_CLASSES = 10
-"""From so many on a head that steps by its features learns more of few rows than devices that walk."""
+"""The number of classes from which a head that steps by its features learns more of few rows than local steps."""
 
 _ALONE: Mapping[str, Any] = {
     "training": {"optimizer": "adamw", "learning_rate": 0.015},
@@ -122,19 +122,19 @@ _ALONE: Mapping[str, Any] = {
 The mean of devices is steady; an average over versions would be a round behind while the loss falls."""
 
 MOST_PASSES = 4.0
-"""Of a step whose number of directions nobody names."""
+"""The most passes of a step whose number of directions nobody names."""
 
 _FITTING: Mapping[str, tuple[Preset, tuple[str, ...]]] = {
     "bottleneck": ("bottleneck", ("forward", "mixed", "auto")),
     "classifier": ("default", ()),
 }
-"""Of adapters, what was measured best with them, and for which estimators."""
+"""The preset that was measured best for each adapter, and the estimators that it is for."""
 _OTHERS: tuple[Preset, tuple[str, ...]] = ("auto", ("forward", "mixed", "auto"))
-"""Of all other adapters."""
+"""The same for all other adapters."""
 
 
 def preset_for(adapter: str, training: Mapping[str, Any], *, has_head: bool = True) -> Preset:
-    """Where settings start from when nobody names a preset: what fits the adapter and what is asked of training."""
+    """Choose the preset to start from by default: the one that fits the adapter and the training that is asked for."""
     preset, estimators = _FITTING.get(adapter, _OTHERS)
     estimator = training.get("estimator") or PRESETS[preset].get("training", {}).get("estimator", "forward")
     if _sends_numbers(training):
@@ -156,7 +156,7 @@ def _sends_numbers(training: Mapping[str, Any]) -> bool:
 
 
 def _sends_weights(training: Mapping[str, Any]) -> bool:
-    """Whether devices tell weights, no scalars, and begin with the head's exact gradient."""
+    """Tell whether devices report weights, not scalars, and begin with the head's exact gradient."""
     return training.get("mode", "epoch") == "epoch" and training.get("head", "exact") == "exact"
 
 
@@ -167,7 +167,7 @@ def private_start(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def has_few_rows(task: str, classes: int, rows: int | None) -> bool:
-    """Tell whether all that there is to learn few classes from is soon gone through; not where nobody knows."""
+    """Tell whether there are few rows and few classes to learn; False if the number of rows is unknown."""
     return rows is not None and rows <= FEW_ROWS and task_named(task).has_classes and classes < MANY_CLASSES
 
 
@@ -175,9 +175,9 @@ def start_of(manifest: Manifest, preset: str, rows: int | None = None) -> dict[s
     """Choose a bundle's starting settings: the preset, over its first shape and the directions that it affords.
 
     Args:
-        manifest: of the bundle.
+        manifest: the bundle's.
         preset: its name.
-        rows: that there are to learn from; None where nobody knows.
+        rows: the number of rows to learn from; None if it is unknown.
     """
     few = has_few_rows(manifest.model.task, len(manifest.model.labels), rows)
     batch, length = manifest.shapes[0]
@@ -189,8 +189,9 @@ def start_of(manifest: Manifest, preset: str, rows: int | None = None) -> dict[s
 def of_data(preset: str, *, has_head: bool, few: bool) -> Mapping[str, Any]:
     """Choose settings by the data: with a task layer and without, and where there are few rows.
 
-    With a task layer, a step's budget. Units that learn alone take what passes they need, and all the job learns is
-    learnt by them: devices walk themselves, as with few rows, where one step of the server's a round would be too few.
+    With a task layer a step has a budget. Units that learn alone take the passes that they need, and all the job learns
+    is learnt by them: devices take local steps, as with few rows, where one step of the server's a round would be too
+    few.
     """
     if preset != "auto":
         return {}
@@ -200,7 +201,7 @@ def of_data(preset: str, *, has_head: bool, few: bool) -> Mapping[str, Any]:
 
 
 def _affordable(manifest: Manifest) -> int:
-    """The most directions that programs take at once for few forward passes: each says as much, and the pass is paid.
+    """Return the most directions that programs take at once for few forward passes: each adds as much.
 
     The passes are a mean over the units; where none of the numbers is so cheap, it is the smallest.
     """
@@ -211,7 +212,7 @@ def _affordable(manifest: Manifest) -> int:
 
 
 def merged(*changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings; later ones win."""
+    """Merge nested settings; later ones win."""
     settings: dict[str, Any] = {}
     for change in changes:
         for key, value in change.items():

@@ -1,4 +1,4 @@
-"""How a job trains, and when it stops."""
+"""Define a job's settings: how it trains, and when it stops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from server.policy.teams import team_slots, teams_of
 
 
 class JobSettings(BaseModel):
-    """Everything about a job but its bundle."""
+    """The settings of a job: everything but its bundle."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -139,7 +139,7 @@ class JobSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _scalar_head(cls, values: Any) -> Any:
-        """In mode iteration the head moves by scalars unless asked otherwise: its gradient may be a megabyte."""
+        """Move the head by scalars in mode iteration unless asked otherwise: its gradient may be a megabyte."""
         training = values.get("training") if isinstance(values, dict) else None
         if isinstance(training, dict) and training.get("mode") == "iteration" and "head" not in training:
             return {**values, "training": {**training, "head": "apart"}}
@@ -153,35 +153,35 @@ class JobSettings(BaseModel):
 
     @property
     def is_robust(self) -> bool:
-        """Whether updates are combined by a Byzantine-robust rule, which few malicious devices do not move far."""
+        """True if updates are combined by a Byzantine-robust rule, which few malicious devices do not move far."""
         return self.aggregation != PLAIN
 
     @property
     def is_buffered(self) -> bool:
-        """Whether updates count in the round in which they come, not in that which they were asked for."""
+        """True if updates count in the round in which they arrive, not in the one that asked for them."""
         return self.schedule == "buffered"
 
     @property
     def complete(self) -> int:
-        """Updates that complete a round."""
+        """The number of updates that complete a round."""
         if not self.is_buffered:
             return self.per_round
         return self.buffer or math.ceil(self.per_round / 4)
 
     @property
     def is_private(self) -> bool:
-        """Whether updates are clipped and noise is added: nothing else that examples decide leaves a device then."""
+        """True if updates are clipped and noise is added: nothing else that examples decide leaves a device then."""
         return self.privacy_epsilon is not None or self.privacy_noise is not None
 
     @property
     def invited(self) -> int:
-        """Devices invited to a round; where it takes what comes, those at work beside those that have reported."""
+        """The number of devices invited to a round; in a buffered one, those at work and those that have reported."""
         if self.is_buffered:
             return self.per_round + self.complete
         return math.ceil(self.per_round * self.over_selection)
 
     def slots(self, manifest: Manifest, count: int) -> list[RoundSlot]:
-        """Split the units among so many slots of a round."""
+        """Split the units among `count` slots of a round."""
         common = common_units(manifest, self.training, self.passes)
         units = len(common)
         least = self.units_per_client or units
@@ -192,9 +192,9 @@ class JobSettings(BaseModel):
         return [RoundSlot(slot.number, tuple(common[unit] for unit in slot.units)) for slot in dealt]
 
     def depth(self, manifest: Manifest, limits: Sequence[int]) -> Depth:
-        """How far devices go back of which each can go through so many blocks.
+        """Choose the depth for devices each of which can backpropagate through so many blocks (`limits`).
 
-        What is added in secret or has a privacy budget takes no part in it: who trains what must not hang on what
+        Secure aggregation and privacy budgets allow no choice: who trains which units must not depend on what
         devices can hold.
         """
         if self.secure_aggregation or self.is_private:
@@ -203,12 +203,12 @@ class JobSettings(BaseModel):
 
     @property
     def teams(self) -> int:
-        """Groups of devices that train the same units, with secure aggregation."""
+        """The number of groups of devices that train the same units, with secure aggregation."""
         return teams_of(self.per_round, self.min_holders)
 
     @property
     def sees(self) -> str:
-        """Say what the server can see of devices' work."""
+        """The part of devices' work that the server can see, in words."""
         if self.secure_aggregation:
             noise = ", with the noise of each in them" if self.is_private else ""
             return f"sums of at least {self.min_holders} devices{noise}"
@@ -216,11 +216,11 @@ class JobSettings(BaseModel):
 
     @property
     def fewest(self) -> int:
-        """Reports without which a round fails, where there are as many devices as it wants."""
+        """The fewest reports with which a round succeeds, where there are as many devices as it wants."""
         return self.minimum or (self.per_round + 1) // 2
 
     def measures(self, manifest: Manifest) -> bool:
-        """Whether the head's changes are sums of true gradients, of a layer whose features can be measured."""
+        """Tell whether the head's changes are sums of true gradients, of a layer whose features can be measured."""
         training = self.training
         sums = training.mode == "epoch" and training.head == "exact" and training.optimizer == "sgd"
         wanted = self.measure_features and self.optimizers.head.kind == "fedavg" and not self.secure_aggregation
@@ -228,5 +228,5 @@ class JobSettings(BaseModel):
 
     @property
     def steps(self) -> int:
-        """How often a round moves the weights: once, or in mode iteration after each of its iterations."""
+        """The number of steps of the weights in a round: one, or in mode iteration one for each of its iterations."""
         return 1 if self.training.mode == "epoch" else steps_in(self.training, 0)

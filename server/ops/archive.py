@@ -111,7 +111,7 @@ def unpack(archive: Path, folder: Path, advance: Advance) -> Index:
 
 
 def _fill(folder: Path, partial: Path, last: str) -> None:
-    """The database comes last: without it nothing there is of use."""
+    """Move files into the folder, the database last: without it nothing there is of use."""
     for path in sorted(partial.iterdir(), key=lambda path: path.name == last):
         path.rename(folder / path.name)
 

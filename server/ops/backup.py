@@ -43,13 +43,13 @@ class BackupError(SpryError):
 
 
 def back_up(settings: Settings, out: Path, advance: Advance, *, dump: str = PG_DUMP) -> Index:
-    """Write the archive `out`; `advance` is told bytes written and in all.
+    """Write the archive `out`; `advance` takes the bytes written and in all.
 
     Args:
-        settings: of the server.
+        settings: the server's.
         out: a file that does not exist yet; it appears whole or not at all.
-        advance: hears how far it is.
-        dump: what writes a PostgreSQL database to its standard output.
+        advance: takes the progress.
+        dump: the program that writes a PostgreSQL database to its standard output.
     """
     folder = settings.data_dir.absolute()
     if not settings.database_url and not database_file(folder).is_file():
@@ -189,7 +189,7 @@ def _pg_dump(settings: Settings, command: str) -> Take:
 
 
 def describe(index: Index) -> dict[str, object]:
-    """For scripts."""
+    """Describe an archive for scripts."""
     return {
         "spry": index.spry,
         "created": index.created,

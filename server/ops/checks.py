@@ -1,4 +1,4 @@
-"""What `spry doctor` looks at on a machine that holds, or is to hold, a server's data."""
+"""Check a machine that holds, or is to hold, a server's data, for `spry doctor`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _LIBRARIES = "fastapi", "sqlalchemy", "pydantic_settings", "uvicorn"
 _FEW_FILES = 4096
-"""Each device that is connected takes one."""
+"""The fewest files that a process may open: each device that is connected takes one."""
 
 
 def server(asked: Scope) -> Iterator[Finding]:
-    """Nothing where neither data nor a certificate is named."""
+    """Check the server's data and certificate, those that are named."""
     if asked.data is not None:
         yield from _data(asked.data)
     if asked.tls_cert is not None:
@@ -122,7 +122,7 @@ def _database(database: Database, connection: Connection) -> Finding:
 
 
 def _files(connection: Connection, folder: Path) -> Iterator[Finding]:
-    """The files that the database names: all there, of the right size."""
+    """Check the files that the database names: all there, of the right size."""
     from server.ops.contents import contents
 
     files = contents(connection, folder)
@@ -137,7 +137,7 @@ def _files(connection: Connection, folder: Path) -> Iterator[Finding]:
 
 
 def _shared(settings: Settings, database: Database, connection: Connection) -> Iterator[Finding]:
-    """The same in the home that servers share, by what is there."""
+    """Check the files in the home that servers share, by what is there."""
     from edge_client.bundle.manifest import FILE_NAME
     from server.ops.contents import BLOBS, BUNDLES
     from server.storage.files import references

@@ -24,7 +24,7 @@ class File(NamedTuple):
     """Below the data folder."""
     sha256: str
     bytes: int | None = None
-    """Where it is known."""
+    """The size, where it is known."""
 
     def is_whole(self, folder: Path) -> bool:
         path = folder / self.path
@@ -47,7 +47,7 @@ def contents(connection: Connection, folder: Path) -> Contents:
 
 
 def _of_bundle(folder: Path, bundle: str) -> Iterator[File]:
-    """The manifest and, where it is the one that the bundle is named by, what it lists."""
+    """Yield the manifest and, if its hash is the bundle's name, the files that it lists."""
     top = f"{BUNDLES}/{bundle}"
     yield File(f"{top}/{FILE_NAME}", bundle)
     path = folder / top / FILE_NAME

@@ -1,4 +1,4 @@
-"""Which units the clients of a round train: pure functions from numbers to slots."""
+"""Decide which units the clients of a round train, by pure functions from numbers to slots."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class RoundSlot:
 
 @dataclass(frozen=True)
 class Fit:
-    """How a device can take a slot."""
+    """The way in which a device takes a slot."""
 
     runtime: str
     units: tuple[int, ...]
-    """The slot's, and those that come for nothing."""
+    """The slot's units, and those that cost nothing more."""
     cut: int
     batch: int
     needs: int
-    """Bytes."""
+    """The memory in bytes."""
     training: Training
-    """The job's, or what it becomes for a device like this."""
+    """The job's settings, or those for a device like this."""
 
 
 def slots(assignment: Split, units: int, clients: int, count: int, least: int = 1) -> list[RoundSlot]:
-    """The slots of a round for `clients` clients, each with at least so many units where there are as many.
+    """Return the slots of a round for `clients` clients, each with at least `least` units where there are as many.
 
     Slots beyond the clients repeat the first clients' units.
     """
@@ -54,14 +54,14 @@ def slots(assignment: Split, units: int, clients: int, count: int, least: int = 
 
 
 def cyclic(units: int, clients: int) -> list[tuple[int, ...]]:
-    """The paper's: unit i goes to client i mod M; with more clients than units, client j takes unit j mod L."""
+    """Split units as the paper does: unit i to client i mod M; with more clients than units, client j takes j mod L."""
     if units >= clients:
         return [tuple(range(client, units, clients)) for client in range(clients)]
     return [(client % units,) if units else () for client in range(clients)]
 
 
 def contiguous(units: int, clients: int) -> list[tuple[int, ...]]:
-    """Neighbours stay together: later clients have later cuts, and so need less memory."""
+    """Keep neighbouring units together: later clients have later cuts, and so need less memory."""
     if units < clients:
         return cyclic(units, clients)
     edges = [units * client // clients for client in range(clients + 1)]
@@ -69,12 +69,12 @@ def contiguous(units: int, clients: int) -> list[tuple[int, ...]]:
 
 
 def everything(units: int, clients: int) -> list[tuple[int, ...]]:
-    """Nothing is split: each client trains every unit."""
+    """Give every unit to each client."""
     return [tuple(range(units))] * clients
 
 
 def _with_neighbours(group: tuple[int, ...], units: int, least: int, *, around: bool) -> tuple[int, ...]:
-    """The group and the units that follow its last; after the very last the first ones, or those before the group."""
+    """Add the units that follow the group's last; after the very last the first ones, or those before the group."""
     last = max(group, default=0)
     before = range(last) if around else reversed(range(last))  # the first unit would be the earliest cut
     others = [unit for unit in (*range(last + 1, units), *before) if unit not in group]
@@ -96,7 +96,7 @@ class Needs:
 
     @property
     def has_choice(self) -> bool:
-        """Whether steps may differ between devices."""
+        """True if steps may differ between devices."""
         return len(self._variants) > 1
 
     def fit(
@@ -109,7 +109,7 @@ class Needs:
         low_memory: bool = False,
         depth: Depth | None = None,
     ) -> Fit | None:
-        """The best way in which a device can hold a slot, with its first runtime and the largest batch; or None.
+        """Return the best way in which a device can hold a slot, with its first runtime and the largest batch; or None.
 
         A smaller batch than the job's is run several times for each step. Where every way takes more forward passes
         than a device has time for, it is the one with the fewest. With `low_memory` it holds one program at a time.
@@ -130,12 +130,12 @@ class Needs:
         return min(slow, key=self.passes, default=None)
 
     def limit(self, runtimes: Sequence[str], memory: int | None, *, low_memory: bool = False) -> int | None:
-        """Through how many of the last blocks a device can go back; None where it can hold no step at all."""
+        """Return the number of last blocks through which a device can backpropagate; None if it can hold no step."""
         fit = self.fit(RoundSlot(0, ()), runtimes, memory, low_memory=low_memory)
         return None if fit is None else fit.training.exact_blocks
 
     def passes(self, fit: Fit) -> float:
-        """Give the forward passes that a step takes."""
+        """Count the forward passes that a step takes."""
         return passes(kind_of(fit.training), fit.training, self._manifest, fit.units)
 
     def _fit(
@@ -151,7 +151,7 @@ class Needs:
         return None
 
     def bytes(self, runtime: str, cut: int, batch: int, variant: Training, *, low_memory: bool = False) -> int | None:
-        """Give the bytes that a step takes, loaded weights included; None where the runtime lacks programs."""
+        """Compute the bytes that a step takes, loaded weights included; None where the runtime lacks programs."""
         key = runtime, cut, batch, variant, low_memory
         if key not in self._known:
             self._known[key] = self._bytes(runtime, cut, batch, variant, low_memory=low_memory)
@@ -180,7 +180,7 @@ def choose(
     low_memory: bool = False,
     depth: Depth | None = None,
 ) -> tuple[RoundSlot, Fit] | None:
-    """A free slot for a device: the first it can hold; by memory, the most demanding it can hold at full batch."""
+    """Choose a free slot for a device: the first it can hold; by memory, the most demanding it can hold in full."""
     fit = partial(needs.fit, low_memory=low_memory, depth=depth)
     tried = ((slot, fit(slot, runtimes, memory, most_passes)) for slot in free)
     fits = ((slot, fit) for slot, fit in tried if fit is not None)

@@ -1,9 +1,9 @@
-"""How far back through a model a fleet's devices go, where a step may cost so many forward passes in their mean.
+"""Decide through how many blocks a fleet's devices backpropagate, for a mean budget of forward passes a step.
 
-The way back through more of the last blocks costs more and tells more. What devices that hold little leave over, others
-go deeper for: half a fleet that tells all blocks is worth a whole one that tells half of them. A unit that enough
-devices tell without noise is not estimated by the others: beside a true gradient an estimate weighs next to nothing,
-and costs its passes all the same.
+Backpropagation through more of the last blocks costs more and learns more. What small devices leave of the budget,
+others spend on depth: half a fleet that reaches all blocks is worth a whole one that reaches half of them. A unit that
+enough devices report without noise is not estimated by the others: beside a true gradient an estimate weighs next to
+nothing, and costs its passes all the same.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from server.policy.directions import forward_plan, goes_forward
 from server.policy.passes import passes
 
 ENOUGH = 0.25
-"""Of the devices: where as many go back to a unit, the others leave it to them."""
+"""The share of the devices from which on the others leave a unit to those that backpropagate to it."""
 _ROUNDED = 0.005
-"""Of a pass: budgets are written with two decimals."""
+"""The tolerance in passes: budgets are written with two decimals."""
 
 
 @dataclass(frozen=True)
 class Depth:
-    """How far a round's devices go back."""
+    """The depth to which a round's devices backpropagate."""
 
     blocks: int
-    """At most, through so many of the last ones."""
+    """The number of last blocks, at most."""
     estimates: bool = True
-    """Whether who does not reach a unit estimates its gradient."""
+    """True if devices that do not reach a unit estimate its gradient."""
 
     def directed(self, units: tuple[int, ...]) -> tuple[int, ...]:
-        """List a slot's units that its device trains however far it goes back."""
+        """Return a slot's units that its device trains at any depth."""
         return units if self.estimates else ()
 
 
 class Reach(NamedTuple):
-    """How far back a fleet's devices can go, and are to."""
+    """The depths that a fleet's devices can reach, and the one they are given."""
 
     looked: float
-    """When."""
+    """The time at which it was computed."""
     limits: list[int]
-    """Through so many of the last blocks, each."""
+    """The number of last blocks that each device can reach."""
     depth: Depth
 
 
 def common_variant(manifest: Manifest, training: Training, most: float | None) -> Training:
-    """How all of a fleet's devices train that can hold whatever there is, for at most so many passes a step.
+    """Choose the training of all devices that have the memory for any, for at most `most` passes a step.
 
     A budget that does not pay for the way back to a single unit, be it that all blocks share their weights, pays for
     the cheapest one: the head alone is another method.
@@ -72,7 +72,7 @@ def common_units(manifest: Manifest, training: Training, most: float | None) -> 
 
 
 def depth_for(manifest: Manifest, training: Training, most: float | None, limits: Sequence[int]) -> Depth:
-    """How far devices go back of which each can go through so many blocks."""
+    """Choose the depth for devices each of which can go through so many blocks (`limits`)."""
     costs = costs_of(manifest, training)
     if most is None:
         return Depth(max(costs))
@@ -86,14 +86,14 @@ def depth_for(manifest: Manifest, training: Training, most: float | None, limits
 
 
 def costs_of(manifest: Manifest, training: Training) -> dict[int, float]:
-    """The passes of a step that goes back through so many of the last blocks and estimates nothing."""
+    """Return the passes of a step by the number of last blocks it goes back through, if it estimates nothing."""
     return {
         variant.exact_blocks: _cost(manifest, variant) for variant in kind_of(training).variants(training, manifest)
     }
 
 
 def _reached(manifest: Manifest, variant: Training) -> tuple[int, ...]:
-    """The units that a step goes back through."""
+    """Return the units that a step backpropagates to."""
     return kind_of(variant).joined(manifest, variant, ())
 
 

@@ -1,4 +1,4 @@
-"""Which units a device estimates that goes forward alone, and along how many directions, for a budget of passes.
+"""Choose the units and the number of directions of a device that runs forward passes alone, for a budget of passes.
 
 An estimate of d numbers along K directions, from n texts, has about d / (K n) times the noise that the texts themselves
 leave. The later the cut, the fewer numbers share a derivative and the less a direction costs, a sixth of a block in a
@@ -21,28 +21,28 @@ from edge_client.wire.protocol import Training
 from server.policy.passes import passes, share_from
 
 TEXTS = 25
-"""By how many a step's noise is divided before it is weighed: fewer than a round's, as their gradients differ. By a
+"""The number of texts by which a step's noise is divided: fewer than a round's, as their gradients differ. By a
 hundred, bottlenecks of two blocks along 5 directions would be chosen: .747 on SST-2 and .515 on SNLI after 30 rounds,
 where the last block alone along 6 had .788 and .537 (one seed, 600 test texts, which it was chosen by)."""
 MOST = 32
-"""Directions of a step at most. In turns of 16 they take MiniLM's last block the memory of one direction in its last
+"""The most directions of a step. In turns of 16 they take MiniLM's last block the memory of one direction in its last
 half; 64 at once take four times as much."""
 _VALUES = 0.5
-"""Of a block that computes a single token's result: its own values, keys and values of all tokens above all."""
+"""The share of a block that a single token's result costs: its own values, keys and values of all tokens above all."""
 _ROUNDED = 0.005
-"""Of a pass: budgets are written with two decimals."""
+"""The tolerance in passes: budgets are written with two decimals."""
 
 
 class ForwardPlan(NamedTuple):
     """The step of all of a job's devices."""
 
     units: tuple[int, ...]
-    """Each device's: they share a derivative, as the pass from the first one on is paid for."""
+    """The units of each device: they share a derivative, as the pass from the first one on is paid for."""
     directions: int
 
 
 def goes_forward(training: Training) -> bool:
-    """Whether a job's devices have no other step than a pass with tangents."""
+    """Tell whether a job's devices have no other step than a pass with tangents."""
     return issubclass(kind_of(training), Forward)
 
 
@@ -60,7 +60,7 @@ def forward_plan(manifest: Manifest, training: Training, most: float) -> Forward
 
 
 def planned(manifest: Manifest, training: Training, most: float) -> Training:
-    """A job's settings with the number of directions that its plan has."""
+    """Set the number of directions of a job's settings to its plan's."""
     return replace(training, directions=forward_plan(manifest, training, most).directions)
 
 
@@ -73,14 +73,14 @@ def _plans(manifest: Manifest, training: Training) -> Iterator[ForwardPlan]:
 
 
 def _counts(manifest: Manifest) -> list[int]:
-    """The numbers of directions that programs take, at once or in turns; a simulated model has programs for all."""
+    """Return the numbers of directions that programs take, at once or in turns; simulated models take all."""
     if not manifest.directions:
         return [1 << power for power in range(MOST.bit_length())]
     return sorted({turns * count for count in manifest.directions for turns in range(1, max(MOST // count, 1) + 1)})
 
 
 def _cost(manifest: Manifest, training: Training, plan: ForwardPlan) -> float:
-    """In forward passes; each turn after the first computes values behind the cut once more."""
+    """Count a plan's forward passes; each turn after the first computes values behind the cut once more."""
     counted = replace(training, directions=plan.directions)
     turns = plan.directions // directions_at_once(manifest, plan.directions)
     cut = min(first_use(manifest, manifest.units[unit]) for unit in plan.units)
@@ -88,12 +88,12 @@ def _cost(manifest: Manifest, training: Training, plan: ForwardPlan) -> float:
 
 
 def _again(manifest: Manifest, cut: int) -> float:
-    """The share of the blocks that the values behind a cut cost."""
+    """Compute the share of the blocks that the values behind a cut cost."""
     narrow = sum(1 for segment in manifest.segments[cut:] if segment.one_token)
     return share_from(manifest, cut) - (1 - _VALUES) * narrow / manifest.model.blocks
 
 
 def _told(manifest: Manifest, training: Training, plan: ForwardPlan) -> float:
-    """How many units' true gradients the estimates are worth."""
+    """Count the units whose true gradients the estimates are worth."""
     numbers = sum(numbers_moved(manifest.units[unit], training) for unit in plan.units)
     return len(plan.units) / (1 + numbers / (plan.directions * TEXTS))

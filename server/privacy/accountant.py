@@ -1,4 +1,4 @@
-"""What noise costs: epsilon of a device, by `dp-accounting`.
+"""Account for the cost of noise: the epsilon of a device, by `dp-accounting`.
 
 Two jobs differ by all that one device ever sent to one of them (added, or taken out). On a server nobody knows who
 will come, so no round is made cheaper by chance: a device that took part k times has k Gaussian mechanisms behind it,
@@ -14,28 +14,28 @@ from types import ModuleType
 from edge_client.errors import RuntimeMissing
 
 _MOST_SAVED = 30.0
-"""How much smaller noise may be for the sake of chance; with less, a few rounds cost a lot whatever the probability."""
+"""The most by which sampling may reduce noise; with less, a few rounds cost a lot whatever the probability."""
 _STEP, _FAR = 1e-3, 0.02
-"""Of a privacy loss, which is rounded up: in one round at most, and in all of them together."""
+"""The discretization of a privacy loss, which is rounded up: in one round at most, and in all of them together."""
 _NEAR = 1e-3
-"""Of the noise that is looked for; it is taken above."""
+"""The relative tolerance of the noise that is searched for, which is rounded up."""
 
 
 @lru_cache(4096)
 def epsilon_of(noise: float, delta: float, times: int) -> float:
-    """The epsilon that a device has spent which took part so many times."""
+    """Compute the epsilon that a device has spent which took part so many times."""
     if not times:
         return 0.0
     return float(_library().get_epsilon_gaussian(noise / times**0.5, delta))
 
 
 def noise_for(epsilon: float, delta: float, times: int) -> float:
-    """The noise by which so many times cost no more than epsilon."""
+    """Compute the noise by which so many times cost no more than epsilon."""
     return float(_library().get_sigma_gaussian(epsilon, delta)) * times**0.5
 
 
 def times_for(epsilon: float, delta: float, noise: float) -> int:
-    """How often a device can take part until epsilon is spent."""
+    """Compute how often a device can take part until epsilon is spent."""
     return int((noise / noise_for(epsilon, delta, 1)) ** 2 * (1 + 1e-9))
 
 
@@ -54,7 +54,7 @@ def sampled_epsilon(noise: float, delta: float, rounds: int, share: float) -> fl
 
 
 def sampled_noise(epsilon: float, delta: float, rounds: int, share: float) -> float:
-    """The noise by which so many such rounds cost no more than epsilon."""
+    """Compute the noise by which so many such rounds cost no more than epsilon."""
     most = noise_for(epsilon, delta, rounds)  # what it would be without chance
     least = most / _MOST_SAVED
     while most / least > 1 + _NEAR:
@@ -65,7 +65,7 @@ def sampled_noise(epsilon: float, delta: float, rounds: int, share: float) -> fl
 
 
 def _library() -> ModuleType:
-    """It takes a second to import, and SciPy with it."""
+    """Import the library, which takes a second, and SciPy with it."""
     try:
         import dp_accounting
     except ModuleNotFoundError as error:

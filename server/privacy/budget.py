@@ -17,7 +17,7 @@ _SPENT = 1 + 1e-9
 
 
 def settled(settings: JobSettings) -> JobSettings:
-    """A server's job, with its noise and how often a device may take part: what both cost is the same from then on."""
+    """Settle a server's job: its noise, and how often a device may take part, stay the same from then on."""
     if not settings.is_private:
         return settings
     epsilon, delta, noise = settings.privacy_epsilon, settings.privacy_delta, settings.privacy_noise
@@ -34,7 +34,7 @@ def settled(settings: JobSettings) -> JobSettings:
 
 
 def settled_by_chance(settings: JobSettings, clients: int) -> JobSettings:
-    """The same of a simulation, whose clients come by chance, each as likely as the others."""
+    """Settle a simulation's job, whose clients are sampled, each as likely as the others."""
     if not settings.is_private:
         return settings
     epsilon, delta, noise = settings.privacy_epsilon, settings.privacy_delta, settings.privacy_noise
@@ -57,28 +57,28 @@ def _check_one_round(times: int, epsilon: float, one: float, noise: float) -> No
 
 
 def sampled_spent(settings: JobSettings, rounds: int, clients: int) -> float:
-    """A simulated client's epsilon after so many rounds."""
+    """Compute a simulated client's epsilon after so many rounds."""
     assert settings.privacy_noise is not None  # it was settled
     return sampled_epsilon(settings.privacy_noise, settings.privacy_delta, rounds, settings.per_round / clients)
 
 
 def may_go_on(settings: JobSettings, rounds: int, clients: int) -> bool:
-    """Whether a simulation can pay for the round after so many."""
+    """Tell whether a simulation can pay for the round after so many."""
     if not settings.is_private or settings.privacy_epsilon is None:
         return True
     return sampled_spent(settings, rounds + 1, clients) <= settings.privacy_epsilon * _SPENT
 
 
 def mechanism_of(settings: JobSettings) -> Mechanism:
-    """How a private job's updates are averaged."""
+    """Return the mechanism by which a private job's updates are averaged."""
     assert settings.privacy_noise is not None  # it was settled
     return Mechanism(settings.privacy_noise, settings.privacy_clip, settings.per_round, settings.privacy_quantile)
 
 
 def wanted_in(settings: JobSettings, manifest: Manifest) -> Mapping[str, int]:
-    """How many of a round's clients are to train each parameter, if all could hold the best step that there is.
+    """Count a round's clients that train each parameter, if all could hold the best step that there is.
 
-    A number of the settings alone: who comes, and what devices hold, has no part in it.
+    It depends on the settings alone, not on the devices that take part.
     """
     training = common_variant(manifest, settings.training, settings.passes)
     kind = kind_of(training)

@@ -24,13 +24,13 @@ from edge_client.wire.clipping import changes_of, length_of, shortened
 from server.privacy.noise import Noise
 
 RATE = 0.2
-"""How fast the clip follows: by this, times how far the count is from the quantile, its logarithm moves in a round."""
+"""The clip's rate: its logarithm moves by this, times the count's distance from the quantile, in a round."""
 _COUNTED = 1 / 20
-"""Of a round's clients: the deviation of the count's noise, as the paper has it."""
+"""The share of a round's clients that is the deviation of the count's noise, as the paper has it."""
 _DEAREST = 1.6
 """Times the job's noise that the count's must be, so that it costs a tenth of the budget at most."""
 _TOUCHED = 0.99
-"""Of the clip: a longer update was clipped on its device, and lost some bits on its way."""
+"""The share of the clip above which an update counts as clipped on its device: it lost some bits on its way."""
 
 
 class Shares(NamedTuple):
@@ -52,12 +52,12 @@ def shares_of(noise: float, per_round: float, *, counts: bool) -> Shares:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """How a job's updates are made private."""
+    """The mechanism that makes a job's updates private."""
 
     noise: float
     """The noise multiplier: deviations of the whole, beside what one client can change."""
     clip: float
-    """How far one update goes at most: at the start, where it follows them."""
+    """The norm to which an update is clipped: at the start, if it adapts."""
     per_round: int
     quantile: float | None = None
     """The share of updates that the clip leaves as they are; None: the clip stays."""
@@ -74,7 +74,7 @@ class Mechanism:
         wanted: Mapping[str, int],
         noise: Noise,
     ) -> tuple[Weights, float | None]:
-        """The private mean change of the parameters that so many clients are wanted for, and the next round's clip."""
+        """Compute the private mean change of the `wanted` parameters, and the next round's clip."""
         clip = self.clip_at(followed)
         shares = shares_of(self.noise, self.per_round, counts=self.quantile is not None)
         sums = {name: np.zeros(start[name].shape) for name in wanted}

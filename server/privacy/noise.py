@@ -20,7 +20,7 @@ from edge_client.secagg.noise import normal_of
 
 
 def key_of(*words: object) -> bytes:
-    """A simulation's key: the same for the same words."""
+    """Derive a simulation's key: the same for the same words."""
     return hashlib.sha256("/".join(map(str, words)).encode()).digest()
 
 
@@ -28,12 +28,12 @@ class Noise:
     """Independent standard normal numbers, one after the other."""
 
     def __init__(self, key: bytes | None = None) -> None:
-        """A key of 32 bytes; drawn where none is given."""
+        """Start the stream of a key of 32 bytes, drawn where none is given."""
         self._stream = Cipher(ChaCha20(secrets.token_bytes(32) if key is None else key, bytes(16)), None).encryptor()
 
     @classmethod
     def of(cls, *words: object) -> Noise:
-        """The noise of a simulation: the same for the same words."""
+        """Return the noise of a simulation: the same for the same words."""
         return cls(key_of(*words))
 
     def normal(self, count: int) -> NDArray[np.float64]:

@@ -41,13 +41,13 @@ def check_rounding(settings: JobSettings, manifest: Manifest) -> None:
 
 
 def _most_numbers(settings: JobSettings, manifest: Manifest) -> int:
-    """That one device adds."""
+    """Count the numbers that one device adds, at most."""
     head = sum(parameter.size for parameter in manifest.head)
     slots = settings.slots(manifest, settings.invited)
     return head + max(sum(manifest.units[unit].size for unit in slot.units) for slot in slots)
 
 
 def wanted_in_sum(settings: JobSettings, manifest: Manifest) -> Mapping[int, int]:
-    """How many devices a round wants for each part of a sum; as with the server's noise, its mean is by them."""
+    """Count the devices that a round wants for each part of a sum; as with the server's noise, its mean is by them."""
     slots = settings.slots(manifest, settings.per_round)
     return Counter({HEAD: len(slots)}) + Counter(UNITS + unit for slot in slots for unit in slot.units)

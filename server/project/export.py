@@ -31,7 +31,7 @@ class Recipe:
         self._path = path
 
     def made(self, words: Sequence[str]) -> bool:
-        """Whether the bundle is there, whole, and by these words."""
+        """Tell whether the bundle is there, whole, and made by these words."""
         if not self._path.is_file() or self._path.read_text() != self._written(words):
             return False
         try:
@@ -41,7 +41,7 @@ class Recipe:
             return False
 
     def _written(self, words: Sequence[str]) -> str:
-        """A project that was moved is the same."""
+        """Write words without the project's path: a project that was moved is the same."""
         return " ".join(words).replace(str(self.bundle.parent.absolute()), ".")
 
     def make(self, words: Sequence[str], log: Path, screen: Screen, doing: str) -> None:
@@ -65,7 +65,7 @@ class Recipe:
 
 
 def _tell(log: Path, screen: Screen, doing: str, done: threading.Event) -> None:
-    """How far the export is, by the last line that it wrote."""
+    """Show the export's progress, by the last line that it wrote."""
     told = ""
     while not done.wait(_LOOK):
         latest = last_line(log) if log.is_file() else ""

@@ -18,9 +18,9 @@ class DataPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows at hand, by paths from the project's folder."""
 
     train: str = "data/train.jsonl"
-    """What trial devices share out among themselves."""
+    """The rows that trial devices share out among themselves."""
     held_out: str = "data/held-out.jsonl"
-    """What the server measures on; none when empty."""
+    """The rows that the server measures on; none when empty."""
 
 
 class ModelPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,7 +38,7 @@ class ModelPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JobPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How it is learned."""
+    """The job's settings."""
 
     name: str
     rounds: int = 10
@@ -51,7 +51,7 @@ class JobPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ServerPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where devices come to."""
+    """The server's address."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -59,7 +59,7 @@ class ServerPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_key: str = ""
     plain_http: bool = False
     settings: dict[str, Any] = {}
-    """By the names of the server's settings."""
+    """Other settings, by the names of the server's."""
 
 
 class ProjectFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,7 +81,7 @@ def read(path: Path) -> ProjectFile:
 
 
 def written(file: ProjectFile, why: Mapping[str, str]) -> str:
-    """As TOML; `why` has a comment for a key such as `model.length`."""
+    """Write a project as TOML; `why` has a comment for a key such as `model.length`."""
     lines = ["# What this project learns. `spry up` reads it again each time: change what you like."]
     for table, part in cast("dict[str, dict[str, Any]]", msgspec.to_builtins(file)).items():
         lines += ["", f"[{table}]"]

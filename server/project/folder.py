@@ -33,12 +33,12 @@ class Project:
         self.devices = folder / "devices"
         self.logs = folder / "logs"
         self.kept = folder / ".spry"
-        """What commands remember: keys, tokens, what runs."""
+        """The folder of what commands keep: keys, tokens, running processes."""
         self.publisher = self.kept / "publisher.key"
 
     @classmethod
     def here(cls, folder: Path | None = None) -> Self:
-        """The project of a folder, or of the one that this process works in."""
+        """Return the project of a folder, or of the one that this process works in."""
         project = cls.around(folder or Path.cwd())
         if project is None:
             where = f"{folder or 'this folder'} is no project, as it has no {file.FILE}"
@@ -47,7 +47,7 @@ class Project:
 
     @classmethod
     def around(cls, folder: Path) -> Self | None:
-        """The nearest project, here or above."""
+        """Return the nearest project, here or above."""
         places = folder.absolute(), *folder.absolute().parents
         return next((cls(place) for place in places if (place / file.FILE).is_file()), None)
 
@@ -58,12 +58,12 @@ class Project:
 
     @property
     def outer_url(self) -> str:
-        """The same for other machines."""
+        """The server's address for other machines."""
         return self._url(own_address() if self._listens_everywhere else self.file.server.host)
 
     @property
     def is_reached(self) -> bool:
-        """Whether other machines can come to the server."""
+        """True if other machines can reach the server."""
         return self.file.server.host not in ("127.0.0.1", "localhost", "::1")
 
     @property
@@ -79,19 +79,19 @@ class Project:
         return self.server / ADMIN_TOKEN
 
     def path(self, name: str) -> Path:
-        """One that the file names."""
+        """Return the path of a file by its name in the project's file."""
         return self.folder / name
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """For one command at a time."""
+        """Lock the project for one command at a time."""
         files.make_folder(self.kept)
         with held(self.kept / "lock", ProjectError(f"another command starts or ends {self.folder}; wait for it")):
             yield
 
 
 def own_address() -> str:
-    """This machine's on the network by which it reaches others; no packet is sent. Its name where it reaches none."""
+    """Return this machine's address as others reach it, without sending a packet; its name where it reaches none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # an address for documentation, which nobody has

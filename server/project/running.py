@@ -1,4 +1,4 @@
-"""What a project has running: processes that go on when the command which started them ends."""
+"""Manage a project's running processes, which go on when the command that started them ends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Running:
         return {name: reason(Path(one.log)) for name, one in self._known.items() if name not in alive}
 
     def start(self, name: str, log: Path, *arguments: str, **environment: str) -> None:
-        """A `spry` command in a session of its own, its output in a file. No setting of this process goes along."""
+        """Start a `spry` command in a session of its own, its output in a file, without this process's settings."""
         files.make_folder(log.parent)
         own = {key: value for key, value in os.environ.items() if not key.startswith("SPRY_")}
         with log.open("ab") as output:
@@ -93,7 +93,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _began(pid: int) -> str:
-    """When a process began, as the system tells it; empty when it has ended."""
+    """Return when a process began, as the system reports it; empty when it has ended."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)  # of our own children what has ended must not look alive
     try:

@@ -1,8 +1,8 @@
-"""A claim on a round that is being closed: a lease of seconds, renewed for as long as the work goes on.
+"""Claim a round that is being closed: a lease of seconds, renewed for as long as the work goes on.
 
 Nothing is concluded from the owner's name: in containers every server has the same host name and process number. A
 closer that dies is silent, and its lease is soon over. One that was only slow, or whose machine slept, finds the number
-that every claim raises, the fence, above its own when it wants to publish: what it worked out is dropped.
+that every claim raises, the fence, above its own when it wants to publish: its result is dropped.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from server.storage.work import rounds
 log = logging.getLogger("spry.server")
 
 LEASE = 10.0
-"""Seconds after which a silent closer is taken for dead."""
+"""The seconds after which a silent closer is taken for dead."""
 _RENEWALS = 4
-"""In each of them: one that comes late, behind a long transaction, loses nothing."""
+"""The renewals in each lease: a late one, behind a long transaction, loses nothing."""
 PROCESS = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-"""For who looks into the database."""
+"""This process's name, for people who look into the database."""
 
 
 def claim(store: Store, round_: Round, *, in_time: bool | None = None) -> Claim | None:
-    """One worker closes a round; what is accepted stands from here on. A silent worker's claim passes to the next.
+    """Claim a round for one worker to close; accepted reports are final then. A silent worker's claim passes on.
 
     `in_time` is for the first: whether the round was complete, not given up for its time.
     """
@@ -45,17 +45,17 @@ def claim(store: Store, round_: Round, *, in_time: bool | None = None) -> Claim 
 
 
 class Claim:
-    """Held within a block. What is raised there gives the round back at once, and is dropped if it is another's."""
+    """A claim that holds within a block. An error there gives the round back, and is dropped if another holds it."""
 
     def __init__(self, store: Store, round_: Round) -> None:
         self.round = round_
-        """As it was claimed."""
+        """The round as it was claimed."""
         self._store = store
         self._over = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="spry-lease", daemon=True)
 
     def holds(self, connection: Connection) -> bool:
-        """Whether nobody else has claimed the round; then nobody does until the transaction ends."""
+        """Tell whether nobody else has claimed the round; nobody can until the transaction ends."""
         return rounds.is_held(connection, self.round, self.round.fence)
 
     def __enter__(self) -> None:
@@ -79,7 +79,7 @@ class Claim:
             pass
 
     def _renew_once(self) -> bool:
-        """Whether there is any use in renewing it again."""
+        """Renew the lease; False if it is of no use to renew it again."""
         try:
             return self._extend(LEASE)
         except (SQLAlchemyError, OSError) as error:  # the next one may do
@@ -87,7 +87,7 @@ class Claim:
             return True
 
     def _extend(self, seconds: float) -> bool:
-        """Whether the round is still this claim's."""
+        """Extend the lease; True if the round is still this claim's."""
         with self._store.database.write() as connection:
             until = self._store.database.now(connection, self._store.now()) + seconds
             return rounds.renew(connection, self.round, self.round.fence, until)

@@ -1,4 +1,4 @@
-"""The round, from top to bottom.
+"""Run a round, from top to bottom.
 
     select → assign → train → collect → validate → aggregate → evaluate → publish
 
@@ -45,11 +45,11 @@ from server.strategy.updates import Outcome
 log = logging.getLogger("spry.server")
 
 _JUDGES = 3
-"""Devices whose accuracies can end a job; fewer where there are no more."""
+"""The fewest devices whose accuracies can end a job; all, where there are fewer."""
 
 
 def advance(store: Store, job_id: str) -> bool:
-    """Carry a job's round on as far as it can go now; whether anything moved."""
+    """Advance a job's round as far as possible now; return whether anything moved."""
     if moved_on := _advance(store, find_job(store, job_id)):
         store.turn += 1
     return moved_on
@@ -96,7 +96,7 @@ def _finish(store: Store, job: Job, round_: Round, claim: Claim) -> None:
 
 
 def _finish_sum(store: Store, job: Job, round_: Round, claim: Claim) -> None:
-    """Close a round whose updates are seen added up alone."""
+    """Close a round of secure aggregation."""
     try:
         outcome, beside = totals.outcome_of(store, job, round_)
     except Unopened as error:
@@ -113,7 +113,7 @@ def _finish_sum(store: Store, job: Job, round_: Round, claim: Claim) -> None:
 
 
 def _open(store: Store, job: Job) -> bool:
-    """A round waits for devices; its clock starts with the first."""
+    """Open a round, which waits for devices; its clock starts with the first."""
     number = job.round + 1
     with store.database.write() as connection:
         moved_on = jobs.next_round(connection, job)
@@ -126,9 +126,9 @@ def _open(store: Store, job: Job) -> bool:
 
 
 def _in_time(store: Store, job: Job, round_: Round) -> bool | None:
-    """Whether a round takes no more because it is complete, or has nobody to wait for, not because its time is up.
+    """Tell whether a round is complete, or has nobody to wait for (True), or its time is up (False).
 
-    None: it takes more. A buffered one never ends for nothing.
+    None: it takes more. A buffered one never ends without enough updates.
     """
     with store.database.read() as connection:
         count = _count(connection, job, round_)
@@ -149,7 +149,7 @@ def _count(connection: Connection, job: Job, round_: Round) -> int:
 
 
 def wanted(store: Store, job: Job, round_: Round) -> int:
-    """How many reports complete it: in later iterations, of all who reported in the one before and are still here."""
+    """Count the reports that complete it: in later iterations, of all who reported in the one before and are here."""
     before = store.models.records(job, job.version - 1) if round_.iteration else []
     if not before:
         return job.settings.complete
@@ -159,7 +159,7 @@ def wanted(store: Store, job: Job, round_: Round) -> int:
 
 
 def _fewest(store: Store, job: Job, round_: Round, reported: int) -> int:
-    """Reports without which the round fails: those of half of the devices where it wants more than there are."""
+    """Count the reports without which the round fails: of half of the devices where it wants more than there are."""
     settings = job.settings
     if round_.iteration > 0 or settings.is_buffered:
         return 1
@@ -169,7 +169,7 @@ def _fewest(store: Store, job: Job, round_: Round, reported: int) -> int:
 
 
 def _unfit(outcome: Outcome, reported: int) -> str | None:
-    """Why weights must not be published."""
+    """Say why weights must not be published; None if they may."""
     if not outcome.reports:
         return f"all {reported} reports go too far to be averaged: lower the learning rate"
     if not outcome.is_finite:
@@ -178,7 +178,7 @@ def _unfit(outcome: Outcome, reported: int) -> str | None:
 
 
 def _is_last(job: Job, round_: Round) -> bool:
-    """Whether the round ends with this step."""
+    """Tell whether the round ends with this step."""
     return round_.iteration + 1 >= job.settings.steps
 
 
@@ -186,7 +186,7 @@ def _is_last(job: Job, round_: Round) -> bool:
 
 
 def _collect(store: Store, job: Job, round_: Round) -> list[Reported]:
-    """The accepted reports in the order of their slots: the sum does not depend on who came first."""
+    """Return the accepted reports in the order of their slots: the sum does not depend on who came first."""
     with store.database.read() as connection:
         if job.settings.training.mode == "epoch":
             return assignments.accepted(connection, round_)
@@ -214,7 +214,7 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
 def _as_reported(
     reports: Sequence[Report], settings: JobSettings, task: TaskType, unlearned: Collection[int]
 ) -> dict[str, float]:
-    """Average what devices say of their examples."""
+    """Average the numbers that devices report of their examples."""
     counts, bound, robust = [report.examples for report in reports], settings.weight_bound, settings.is_robust
     loss = mean_claim([report.loss for report in reports], counts, bound, robust=robust)
     return {"examples": sum(counts), "loss": loss, **on_devices(reports, bound, task, unlearned, robust=robust)}
@@ -224,7 +224,7 @@ def _as_reported(
 
 
 def _publish(store: Store, job: Job, round_: Round, claim: Claim, outcome: Outcome, known: dict[str, float]) -> None:
-    """The new weights and all that is known of them become true in one transaction."""
+    """Publish the new weights and all metrics in one transaction."""
     manifest = store.bundles.manifest(job.bundle)
     settings = job.settings
     ends, version = _is_last(job, round_), outcome.model.version
@@ -346,7 +346,7 @@ def _fail(store: Store, job: Job, round_: Round, claim: Claim, why: str) -> None
 
 
 def stop_reason(connection: Connection, job: Job, score: str, done: int, now: float) -> str | None:
-    """Why the job ends here, if it does; what devices measured counts where several have, or all of a small fleet."""
+    """Say why the job ends, if it does; devices' evaluations count where several report, or all of a small fleet."""
     settings = job.settings
     if done >= settings.rounds:
         return f"{done} rounds are done"

@@ -1,4 +1,4 @@
-"""The background: carries every job's rounds on, and writes down who was seen and what travelled."""
+"""Run the background work: advance every job's rounds, and write down presence and traffic."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ log = logging.getLogger("spry.server")
 _SAVE_EVERY = 5.0
 _SWEEP_EVERY = 600.0
 _OF_A_DAY = 86_400.0 / 4
-"""What is kept for a shorter time is looked for four times in it."""
+"""A quarter of a day in seconds: data kept for a shorter time is cleaned up four times in it."""
 _AFTER_A_DEFECT = 5.0
 _PASSING = (OSError, SQLAlchemyError, MemoryError)
-"""A full disk, a database that is away: what passes without anybody steering jobs."""
+"""The errors that pass without an administrator: a full disk, a database that is away."""
 
 
 class Ticker:
-    """One thread; every worker has one, and the database decides which of them closes a round.
+    """A thread of each worker that advances rounds; the database decides which of them closes a round.
 
     Without the setting `background` it leaves the rounds to others, and only writes down.
     """
@@ -46,7 +46,7 @@ class Ticker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the work at hand."""
+        """Stop after the work at hand."""
         self._stopping.set()
         self._store.wake.set()
         if self._thread.is_alive():
@@ -101,7 +101,7 @@ class Ticker:
             self._set_aside(job, f"a defect, {type(error).__name__}: {error}; the server's log has it")
 
     def _set_aside(self, job: str, why: str) -> None:
-        """The others go on; this one when an administrator says so."""
+        """Set a job aside until an administrator resumes it; the others go on."""
         with self._store.database.write() as connection:
             if jobs.set_aside(connection, job, why):
                 self._store.audit(connection, "server", "job-set-aside", job, why)

@@ -1,8 +1,8 @@
-"""Who shares masks with whom in a sum: pure functions of the cards that came.
+"""Decide who shares masks with whom in a sum, by pure functions of the cards that arrived.
 
 Devices with the same units are a team. Team-mates stand in a ring, in an order that nobody chooses (by the hash of
 their cards), and each shares masks and secrets with its neighbours there; a small team is one neighbourhood. Masks of
-the head and of what reports say also go to a few devices of other teams, so that only the sum of all is seen.
+the head and of reports' numbers also go to a few devices of other teams, so that only the sum of all is seen.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Arrangement:
 
     entrants: Mapping[int, Entrant]
     mates: Mapping[int, Sequence[int]]
-    """Of each place, those that hold shares of its secrets, by their order."""
+    """The slots that hold shares of each slot's secrets, in their order."""
     others: Mapping[int, Sequence[int]]
-    """Of other teams."""
+    """The peers of other teams."""
     witnesses: Sequence[int]
     least: int
     cap: int
     terms: bytes = b""
-    """Of the noise that each adds, where the sum is private."""
+    """The terms of the noise that each adds, where the sum is private."""
 
     def roster(self, place: int) -> Roster:
         mates = [self._peer(mate, is_mate=True) for mate in self.mates[place]]
@@ -64,7 +64,7 @@ class Arrangement:
         return context_of(job, number, self.roster(self.witnesses[0]), self.terms)
 
     def team(self, place: int) -> list[int]:
-        """All that hold the same units."""
+        """Return all slots that hold the same units."""
         units = self.entrants[place].units
         return [other for other, entrant in self.entrants.items() if entrant.units == units]
 
@@ -82,7 +82,7 @@ class Arrangement:
         return self.mates[place][self.needed(place) - 1 :]
 
     def peers(self, place: int) -> list[int]:
-        """In the order of tags."""
+        """Return a slot's peers in the order of tags."""
         return [*self.mates[place], *self.others[place]]
 
 

@@ -15,11 +15,11 @@ from edge_client.secagg.streams import mask_seed, public
 from server.secagg.arrangement import Arrangement
 
 Shares = dict[int, dict[int, bytes]]
-"""Of each place, shares by their points."""
+"""The shares of each slot's secrets by their points."""
 
 
 class Unopened(Exception):
-    """Why a sum cannot be opened."""
+    """A sum cannot be opened, for this reason."""
 
 
 class Total:
@@ -58,7 +58,7 @@ def opening_size(arrangement: Arrangement, sharers: Collection[int], place: int)
 
 
 def is_enough(arrangement: Arrangement, sharers: Collection[int], speakers: Collection[int]) -> bool:
-    """Whether every secret can be had, once these have opened theirs."""
+    """Tell whether every secret can be reconstructed from the openings of these."""
     there = set(speakers)
     return all(
         len(there.intersection((place, *arrangement.mates[place]))) >= arrangement.needed(place) for place in sharers

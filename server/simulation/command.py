@@ -136,7 +136,7 @@ def simulate(
 
 @contextmanager
 def _shown(rounds: int) -> Generator[Any, None, None]:
-    """A bar with the time left where somebody watches; otherwise a line for each evaluation, and after some seconds."""
+    """Show a bar with the time left on terminals; elsewhere a line for each evaluation, and after some seconds."""
     console, told = progress_console(), time.monotonic()
     bar = Progress(
         TextColumn("round"),

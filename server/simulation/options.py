@@ -11,7 +11,7 @@ from edge_client.bundle.manifest import DEFAULT_TASK, TASKS
 from edge_client.commands.options.groups import OptionGroup
 
 FLEETS_NAMES = {"alpha": "--lora-alpha"}
-"""Of options of an adapter, where the split's own stand beside them."""
+"""The names of an adapter's options, where the split's own are beside them."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class SourceOptions(OptionGroup):
     bad_rows: Annotated[str, typer.Option(help="Rows that cannot be used: refuse, or skip.")] = "refuse"
 
     def asked(self) -> dict[str, Any]:
-        """By the names of a plan."""
+        """Return the given options by the names of a plan."""
         options = asdict(self)
         return {"columns": {name: options.pop(name) for name in ("text", "pair", "label")}, **options}
 
@@ -55,7 +55,7 @@ class FleetOptions(OptionGroup):
     seed: Annotated[int, typer.Option(min=0, help="Of the split, the sampling and all directions.")] = 0
 
     def asked(self) -> dict[str, Any]:
-        """By the names of a plan."""
+        """Return the given options by the names of a plan."""
         alpha = self.alpha if self.alpha is not None or self.by else 1.0
         named = {name: value for name, value in (("clients", self.clients), ("by", self.by)) if value}
         return {"alpha": alpha, "seed": self.seed, **named}
@@ -63,7 +63,7 @@ class FleetOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class ComputeOptions(OptionGroup):
-    """Where a model runs."""
+    """Options for the device that a model runs on."""
 
     title = "Computing"
 

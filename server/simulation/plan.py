@@ -51,25 +51,25 @@ class Plan(BaseModel):
     bad_rows: BadRows = "refuse"
     clients: Annotated[int, Ge(1)] = 100
     alpha: float | None = 1.0
-    """None: each value of the column is a client."""
+    """The parameter of the Dirichlet split; None: each value of the column is a client."""
     by: str = ""
     """The column that is split over."""
     seed: Annotated[int, Ge(0)] = 0
     test_examples: Annotated[int, Ge(0)] = 0
-    """Of the test set, evenly spread; 0: all."""
+    """The number of test examples, evenly spread; 0: all."""
     personal: bool = True
     """Measure clients' own models on their own test examples."""
     device: str = "cpu"
     arithmetic: Arithmetic = "float32"
     differences: Differences = "taken"
-    """Whether central differences are taken, or their limit."""
+    """The kind of central differences: taken, or their limit."""
     variance_bound: float | None = None
     able: Annotated[float, Ge(0), Le(1)] = 1.0
     """The share of clients that can hold an exact step through all blocks, where the estimator is `auto`."""
     others: Others = "block"
     """Who is not able goes back through one block, goes forward alone, or takes no part."""
     speeds: Annotated[float, Ge(1), Le(1e6)] = 1.0
-    """How many times as long the slowest client takes as the fastest."""
+    """The factor by which the slowest client is slower than the fastest."""
     settings: JobSettings
 
     @field_validator("adapter")
@@ -83,7 +83,7 @@ class Plan(BaseModel):
 
     @property
     def is_timed(self) -> bool:
-        """Whether a simulated clock runs."""
+        """True if a simulated clock runs."""
         return self.speeds > 1 or self.settings.is_buffered
 
     @model_validator(mode="after")
@@ -121,9 +121,9 @@ def plan_for(
     few: bool = False,
     **others: Any,
 ) -> Plan:
-    """A method under a preset, one that fits its adapter where none is named, with what was asked for on top.
+    """Build the plan of a method under a preset, by default one that fits its adapter, with the options on top.
 
-    `few` says that there are few rows of few classes, which the default takes another way for.
+    `few` tells that there are few rows of few classes, for which the default has other settings.
     """
     kind = method_named(method)
     refuse(f"--preset {preset}")

@@ -1,4 +1,4 @@
-"""Libraries that log, warn and report about themselves, silenced: what a user is told is ours to say."""
+"""Silence libraries that log, warn and report about themselves: messages to users are this package's."""
 
 from __future__ import annotations
 

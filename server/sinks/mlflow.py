@@ -20,7 +20,7 @@ T = TypeVar("T")
 _EXPERIMENT, _DEFAULT = "MLFLOW_EXPERIMENT_NAME", "spry"
 _TAG = "spry.id"
 _METRICS, _PARAMETERS, _LONGEST = 1000, 100, 500
-"""What a server takes at once, and the characters of a parameter."""
+"""The most metrics and parameters that a server takes at once, and the characters of a parameter."""
 _PATIENCE = 5.0
 
 

@@ -1,4 +1,4 @@
-"""Where a job's curves go, beside this server: a file for each kind of place, found by its entry point.
+"""Send a job's curves to other places: a file for each kind of place, found by its entry point.
 
 A sink says which points it has, and takes those that it lacks. So a job is sent as often as one likes, while it runs
 and when it has ended, and no point stands there twice.
@@ -26,7 +26,7 @@ class Point(NamedTuple):
     name: str
     value: float
     time: float
-    """When the round was over, in seconds since 1970."""
+    """The time at which the round was over, in seconds since 1970."""
 
     @property
     def key(self) -> tuple[int, str]:
@@ -37,7 +37,7 @@ class Curves(NamedTuple):
     """The job or run that points are of."""
 
     id: str
-    """By which a sink knows it again."""
+    """The id by which a sink recognizes it."""
     name: str
     settings: Mapping[str, Any]
 
@@ -56,14 +56,14 @@ class Sink(ABC):
 
     @abstractmethod
     def known(self) -> set[tuple[int, str]]:
-        """The keys of the points that are there."""
+        """Return the keys of the points that are there."""
 
     @abstractmethod
     def add(self, points: Sequence[Point]) -> None:
         """Write points that are not there, in the order of their rounds; they can be read when this returns."""
 
     def end(self) -> None:  # noqa: B027 -- most places have nothing to note
-        """There will be no more points."""
+        """Note that there will be no more points."""
 
 
 SINKS: Mapping[str, type[Sink]] = plugins.Registry(

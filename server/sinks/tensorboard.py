@@ -16,7 +16,7 @@ _HEADER, _CHECKSUM = struct.Struct("<Q4x"), 4
 
 
 class TensorBoard(Sink):
-    """Each call adds a file: TensorBoard reads all of a folder as one run."""
+    """A sink that adds a file with each call: TensorBoard reads all of a folder as one run."""
 
     def __init__(self, where: str, curves: Curves) -> None:
         super().__init__(where, curves)
@@ -49,7 +49,7 @@ class TensorBoard(Sink):
 
 
 def _events(file: Path) -> Iterator[Any]:
-    """Up to where a writer was cut off."""
+    """Yield events up to where a writer was cut off."""
     from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
 

@@ -1,6 +1,6 @@
 """Compute the accuracy of all rows in one place: logistic regression on the frozen encoder's features.
 
-Computed on this machine when a job has ended, by the bundle's own programs: what devices learned together is then told
+Computed on this machine when a job has ended, by the bundle's own programs: what devices learned together is then shown
 beside what each has alone, and beside all rows in one place.
 """
 
@@ -53,12 +53,12 @@ class Files(NamedTuple):
 
 
 def baseline(bundle: Path, files: Files, tell: Callable[[str], None]) -> RegressionScores | None:
-    """Fit a layer to all rows, and to those of each device; None where the bundle tells no features.
+    """Fit a layer to all rows, and to those of each device; None where the bundle has no features.
 
     Args:
         bundle: the folder of the bundle.
-        files: of rows; those held out are measured on.
-        tell: is given how far it is.
+        files: the files of rows; those held out are measured on.
+        tell: takes lines on the progress.
     """
     with Bundle.open(bundle, verify=False) as opened:
         runtime = next((name for name in available() if name in opened.manifest.runtimes), None)

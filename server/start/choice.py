@@ -1,4 +1,4 @@
-"""What a project starts with, chosen by its data, and why."""
+"""Choose what a project starts with by its data, and say why."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COVERED = 0.95
 _TOKENS_OF_A_WORD = 1.4
 _ENGLISH = 0.9
 _ROOM = "--last-blocks", "0", "--rank", "8", "--alpha", "16"
-"""For an adapter that few steps take far: all blocks, and twice the scale."""
+"""The options for an adapter that few steps take far: all blocks, and twice the scale."""
 _WHY_ROOM = "all blocks learn, in long steps; "
 _WRITTEN = 256
 _WHY_SPEAKS = "for `spry chat` and `spry generate`, so many tokens of prompt and answer; "
@@ -54,15 +54,15 @@ class Choice:
     model: ModelPart
     job: JobPart
     few: bool
-    """Whether there are few rows to learn from."""
+    """True if there are few rows to learn from."""
     why: dict[str, str] = field(default_factory=dict)
 
 
 class Reading:
-    """How a model reads texts, as far as its folder or its GGUF file tells.
+    """The way in which a model reads texts, as far as its folder or its GGUF file shows.
 
     Args:
-        source: as `spry export` takes it.
+        source: the model, as `spry export` takes it.
 
     Its `template` makes texts of conversations; `by_mean` says whether it was trained to be read by its mean, and can
     begin so (`spry export --from-mean`).
@@ -93,7 +93,7 @@ class Reading:
 
     @property
     def counts(self) -> bool:
-        """Whether tokens are counted, not estimated by words."""
+        """True if tokens are counted, not estimated by words."""
         return self._tokenizer is not None
 
     def count(self, texts: Sequence[str | tuple[str, str]]) -> list[int]:
@@ -125,9 +125,9 @@ def _pools_by_mean(folder: Path | None) -> bool:
 
 
 def model_for(task: str | None, asked: str | None) -> str:
-    """The one that was asked for; a text's class can be learned by the encoder that comes as a package.
+    """Return the model that was asked for; a text's class can be learned by the encoder that comes as a package.
 
-    Of a folder or a file by its whole path: the project is another folder.
+    A folder or a file is returned by its whole path: the project is another folder.
     """
     if asked is None and task == "causal-lm":
         raise ProjectError(
@@ -171,19 +171,19 @@ def _why_options(options: tuple[str, ...], *, speaks: bool) -> str:
 
 
 def begins_by_mean(survey: Survey) -> bool:
-    """Whether rows are single texts with a class, which is what encoders of sentences are read by their mean for."""
+    """Tell whether rows are single texts with a class, for which encoders of sentences are read by their mean."""
     return task_named(survey.task).has_classes and all(one.pair is None for one in survey.train.examples)
 
 
 def how_long(job: JobPart) -> str:
-    """When a job ends, in a few words."""
+    """Say when a job ends, in a few words."""
     if not job.patience:
         return f"{job.rounds} rounds"
     return f"until held-out accuracy has not risen for {job.patience} rounds, {job.rounds} at most"
 
 
 def has_few_rows(survey: Survey) -> bool:
-    """Whether all that there is to learn few classes from is soon gone through."""
+    """Tell whether there are few rows and few classes to learn."""
     return presets.has_few_rows(survey.task, len(survey.labels), len(survey.train.examples))
 
 

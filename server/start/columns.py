@@ -14,14 +14,14 @@ from edge_client.errors import DataError
 from edge_client.tasks.registry import task_named
 
 _MOST_CLASSES = 0.2
-"""Of its rows, how many different values a column of classes has at most."""
+"""The most different values of a column of classes, as a share of its rows."""
 _LONGEST_CLASS = 60
 _FEWEST_WORDS = 2.0
-"""Of a text, as a mean; a column of names or numbers has fewer."""
+"""The fewest words of a text, as a mean; a column of names or numbers has fewer."""
 _SENTENCE = 6.0
 """Words of answers, as a mean, that no class has: rows that ask one thing in several ways repeat their answers."""
 _MOST = 0.9
-"""Of the rows that have what their shape asks for; a few may lack it."""
+"""The share of rows that must have their shape's fields; a few may lack them."""
 _SURE = "conversations", "conversation", "instruction"
 """Columns of language models' rows alone, whatever stands in them."""
 
@@ -32,7 +32,7 @@ class Found(NamedTuple):
     task: str
     fields: Fields
     guessed: bool
-    """Whether contents decided, where names said nothing."""
+    """True if contents decided, where names did not."""
     others: dict[str, int] = {}  # noqa: RUF012 -- nobody changes it
     """Further columns that could be the classes, and how many values each has."""
 
@@ -82,7 +82,7 @@ def _task(names: Sequence[str], asked: Columns) -> str:
 
 
 def _told(rows: Sequence[Row], names: Sequence[str]) -> RowShape | None:
-    """The shape of other programs' rows that a language model learns from; None where they may be for classes."""
+    """Return the shape of other programs' rows for language models; None where they may be for classes."""
     shape = shape_of(names)
     if shape is None or shape.form not in ("messages", "pair"):
         return None
@@ -131,7 +131,7 @@ def _words(name: str) -> set[str]:
 
 
 def _text(rows: Sequence[Row], names: Iterable[str]) -> str:
-    """The column of most words."""
+    """Return the column with the most words."""
     words = {
         name: fmean(len(str(row[name]).split()) if _is_plain(row.get(name)) else 0 for row in rows) for name in names
     }

@@ -25,9 +25,9 @@ class Readable(NamedTuple):
 
 
 def readable(path: Path) -> Readable:
-    """The file itself where any of its lines says that it is UTF-8, else a copy that is.
+    """Return the file itself where any of its lines is in UTF-8, else a copy that is.
 
-    Of a file with letters in UTF-8 single lines may be broken: these are named, not guessed at.
+    Broken lines in a file with letters in UTF-8 are named, not guessed at.
     """
     encoding = _encoding(path)
     if not encoding:
@@ -62,7 +62,7 @@ def _encoding(path: Path) -> str:
 
 
 def _decodes(path: Path, encoding: str) -> bool:
-    """Whether it may be such a text: control characters are none."""
+    """Tell whether a file may be text in an encoding: it decodes without control characters."""
     with path.open("rb") as file:
         for line in file:
             try:

@@ -24,9 +24,9 @@ class NewestJob(msgspec.Struct, frozen=True):
 
     name: str
     asked: str
-    """The same for the same bundle, examples and settings."""
+    """A digest of the bundle, examples and settings."""
     beside_rounds: str = ""
-    """The same but for how long it goes on."""
+    """The same digest without the job's length."""
 
 
 class EnrolmentToken(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class EnrolmentToken(msgspec.Struct, frozen=True):
 
 
 def ensure_job(project: Project, administrator: Administrator) -> tuple[dict[str, Any], bool]:
-    """The job as it stands, and whether it is new."""
+    """Return the job in its present state, and whether it is new."""
     from server.cli.job import create_job
 
     path = project.kept / "job.json"
@@ -99,7 +99,7 @@ def _digest(path: Path) -> bytes:
 
 
 def invitation(project: Project, administrator: Administrator, publisher: str) -> str:
-    """A token with which devices join and which names the publisher; the one before as long as it is good."""
+    """Return a token with which devices join and which names the publisher; the last one as long as it is valid."""
     path = project.kept / "token.json"
     known = files.read_json(path, EnrolmentToken)
     good = {one["id"] for one in administrator.get("/v1/tokens") if _good(one)}

@@ -1,4 +1,4 @@
-"""What `spry up` starts on this machine: the server, and trial devices."""
+"""Start the server and trial devices for `spry up` on this machine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from server.start.port import free_port, write_port
 SERVER = "server"
 _TRIES = 5
 LEAST_ROWS = 2
-"""Of a trial device: one to learn from, and one that it holds back."""
+"""The fewest rows of a trial device: one to learn from, and one that it holds back."""
 _OFTEN = "SPRY_RETRY_SECONDS", "2"
 """Trial devices are near; they may ask often."""
 
 
 def publisher(project: Project) -> str:
-    """The public key of the project's bundles; made with the first."""
+    """Return the public key of the project's bundles, made with the first."""
     if not project.publisher.is_file():
         files.make_folder(project.kept)
         write_key(project.publisher)

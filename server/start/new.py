@@ -104,7 +104,7 @@ def _check(folder: Path, *, overwrite: bool) -> None:
 
 
 def _write(folder: Path, survey: Survey, choice: Choice) -> None:
-    """The whole folder or none."""
+    """Write the whole folder or none of it."""
     whole = ProjectFile(model=choice.model, job=choice.job, server=ServerPart(port=free_port() or FIRST))
     making = folder.with_name(f".{folder.name}.making")
     shutil.rmtree(making, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where a project's server listens on this machine."""
+"""Find a port for a project's server on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE = re.compile(r"^port = \d+", re.MULTILINE)
 
 
 def free_port(host: str = "127.0.0.1") -> int | None:
-    """The first that nothing listens on, so that two projects can be up at a time."""
+    """Return the first port that nothing listens on, so that two projects can be up at a time."""
     return next((port for port in range(FIRST, FIRST + _COUNT) if _is_free(host, port)), None)
 
 
@@ -28,7 +28,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def write_port(folder: Path, port: int) -> bool:
-    """In the project's file, whose other words stay; whether it has a line for it."""
+    """Write a port into the project's file, whose other words stay; False if it has no line for it."""
     path = folder / file.FILE
     text, count = _LINE.subn(f"port = {port}", path.read_text(encoding="utf-8"))
     if count == 1:

@@ -1,4 +1,4 @@
-"""Where a new project's rows come from: a file, a folder, or a dataset's name."""
+"""Read a new project's rows from a file, a folder, or a dataset by its name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ClassFolders(Source):
 
 
 def open_rows(data: str) -> RowSets:
-    """A file; a folder with train.jsonl, or with a folder for each class; or a dataset of the hub."""
+    """Open a file, a folder with train.jsonl or with a folder for each class, or a dataset of the hub."""
     path = Path(data)
     if path.is_file():
         return _of_hub(data) if path.suffix.lower() == _TABLE else RowSets(_file(path))

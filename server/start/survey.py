@@ -21,7 +21,7 @@ from server.start.columns import columns_in
 from server.start.rows import Recoded, first_rows, open_rows
 
 Count = Callable[[Sequence[str | tuple[str, str]]], list[int]]
-"""How many tokens texts have."""
+"""Counts the tokens of texts."""
 
 HELD_OUT, MOST_HELD_OUT = 0.2, 1000
 """The share of the rows that the server measures on, and how many of them at most."""
@@ -54,13 +54,13 @@ class Survey:
     held_out: Portion
     skipped: Skipped
     classes: Counter[int]
-    """How many rows of each class there are."""
+    """The number of rows of each class."""
     repeated: int
     """Rows whose text came before."""
     contradicted: int
-    """Of these, how many say another class than before."""
+    """The number of these that have another class than before."""
     tokens: tuple[int, ...]
-    """Of a sample of the rows, sorted."""
+    """The numbers of tokens of a sample of the rows, sorted."""
     latin: float
     """The share of the letters that English has."""
     encoding: str = ""
@@ -76,7 +76,7 @@ class Survey:
         return max(self.classes.values(), default=0) / max(self.classes.total(), 1)
 
     def longer_than(self, length: int) -> float:
-        """The share of the rows with more tokens."""
+        """Return the share of the rows with more tokens."""
         return sum(count > length for count in self.tokens) / max(len(self.tokens), 1)
 
 

@@ -27,7 +27,7 @@ from server.start.local import SERVER, publisher, settle_port, start_devices, st
 
 _LOOK = 0.5
 _STANDS_STILL = 45.0
-"""Seconds without another round, after which people are told what a job waits for."""
+"""The seconds without another round after which people are shown what a job waits for."""
 _BY_REGRESSION = " (both by logistic regression on the frozen encoder's features)"
 FolderOption = Annotated[
     Path | None, typer.Option("--project", help="The project's folder; the one that this is run in.")
@@ -178,7 +178,7 @@ def _ended(home: Project, running: Running) -> list[str]:
 
 
 def _watched(home: Project, name: str, screen: Screen) -> dict[str, Any]:
-    """Until the job has ended; tells each round as it is done."""
+    """Watch a job until it has ended, and print each round as it is done."""
     told, since, troubles = 0, time.monotonic(), set[str]()
     running = Running(home.kept / "running.json")
     with _administrator(home) as administrator, screen.stage(f"{name} learns", f"{name} has learned"):

@@ -1,4 +1,4 @@
-"""What one device did and what became of it, the newest first. All of these are steps of their caller's transaction."""
+"""Read one device's history, the newest first. Every function is a step of its caller's transaction."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def parts_of(connection: Connection, device: str, limit: int) -> list[PastAssign
 
 
 def count_parts(connection: Connection, device: str) -> dict[str, int]:
-    """How many parts a device has had, by state."""
+    """Count the parts that a device has had, by state."""
     query = select(tasks.c.state, func.count()).where(tasks.c.device == device).group_by(tasks.c.state)
     return dict(connection.execute(query).all())
 
 
 def refusals_of(connection: Connection, device: str, limit: int) -> list[tuple[Refused, str]]:
-    """A device's newest refusals, with the names of their jobs."""
+    """Return a device's newest refusals, with the names of their jobs."""
     query = (
         select(refusals, func.coalesce(jobs.c.name, "").label("name"))
         .outerjoin(jobs, jobs.c.id == refusals.c.job)

@@ -17,7 +17,7 @@ from server.storage.store import Store
 
 
 def find_job(store: Store, job: str) -> Job:
-    """A job by its id or name."""
+    """Find a job by its id or name."""
     with store.database.read() as connection:
         row = connection.execute(_query().where(or_(jobs.c.id == job, jobs.c.name == job))).mappings().one_or_none()
     if row is None:
@@ -26,7 +26,7 @@ def find_job(store: Store, job: str) -> Job:
 
 
 def list_jobs(store: Store, *states: JobState) -> list[Job]:
-    """All jobs in the order of their creation, or those in some states."""
+    """List all jobs in the order of their creation, or those in some states."""
     query = _query().where(jobs.c.state.in_(states)) if states else _query()
     with store.database.read() as connection:
         rows = connection.execute(query).mappings().all()
@@ -38,7 +38,7 @@ def _query() -> Select[Any]:
 
 
 def job_in(row: RowMapping) -> Job:
-    """A row of all columns of `jobs`."""
+    """Build a job from a row of all columns of `jobs`."""
     values: dict[str, Any] = {**row, "settings": JobSettings.model_validate(without_retired(row["settings"]))}
     return Job(**values)
 
@@ -47,12 +47,12 @@ def job_in(row: RowMapping) -> Job:
 
 
 def is_taken(connection: Connection, name: str) -> bool:
-    """Whether a job goes by this name; ids are names too."""
+    """Tell whether a job has this name; ids are names too."""
     return connection.scalar(select(jobs.c.id).where(or_(jobs.c.name == name, jobs.c.id == name))) is not None
 
 
 def add(connection: Connection, job: Job) -> None:
-    """The database hears of a bundle with its first job."""
+    """Add a job, and its bundle if it is the bundle's first."""
     if not connection.scalar(select(bundles.c.sha256).where(bundles.c.sha256 == job.bundle)):
         connection.execute(insert(bundles).values(sha256=job.bundle, created=job.created))
     connection.execute(insert(jobs).values(vars(job) | {"settings": job.settings.model_dump(mode="json")}))
@@ -76,14 +76,14 @@ def go_on(connection: Connection, job: Job, settings: JobSettings) -> bool:
 
 
 def set_aside(connection: Connection, job: str, reason: str) -> bool:
-    """Whether it ran or was paused until now: of several workers one sets it aside."""
+    """Set a job aside; False if another worker did, or it has ended."""
     going = jobs.c.state.not_in((SET_ASIDE, ENDED))
     moved = update(jobs).where(jobs.c.id == job, going).values(state=SET_ASIDE, reason=reason)
     return bool(connection.execute(moved).rowcount)
 
 
 def end(connection: Connection, job: str, reason: str, now: float) -> None:
-    """No more rounds; what is open ends."""
+    """End a job: its open rounds fail, and no more open."""
     connection.execute(update(jobs).where(jobs.c.id == job).values(state=ENDED, reason=reason, ended=now))
     connection.execute(
         update(rounds)
@@ -119,7 +119,7 @@ def set_done(connection: Connection, job: str, done: int) -> None:
 
 
 def newest_versions(connection: Connection) -> list[tuple[str, int]]:
-    """The newest version of each job that has not ended, and can go on."""
+    """Return the newest version of each job that has not ended, and can go on."""
     query = select(jobs.c.id, jobs.c.version).where(jobs.c.state.not_in((SET_ASIDE, ENDED)))
     return [(job, version) for job, version in connection.execute(query)]
 

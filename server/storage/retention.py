@@ -1,4 +1,4 @@
-"""What is forgotten after a while: rows about rounds closed long ago, old entries of the audit log, cut uploads.
+"""Delete old data: rows about rounds closed long ago, old entries of the audit log, cut uploads.
 
 Rounds and their numbers stay, as do all that a job still reads: the newest rounds, the first ones (updates are compared
 with those), parts whose updates are kept, and sums: refusals are counted on by code, bytes by device.

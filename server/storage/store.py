@@ -1,4 +1,4 @@
-"""All that the server keeps: the database, blobs and bundles in the data folder, and the audit log."""
+"""Keep the server's data: the database, blobs and bundles in the data folder, and the audit log."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Store:
         self.wake = threading.Event()
         """Set when a report came in: a round may be complete."""
         self.needs: dict[str, Needs] = {}
-        """What places of a job ask of a device, by the job's id: worked out once in each process."""
+        """The needs of a job's slots, by the job's id: computed once in each process."""
         self.present: dict[str, tuple[float, int]] = {}
-        """When the devices of a job's open round were counted last, and how many there were."""
+        """The time at which the devices of a job's open round were counted last, and their number."""
         self.reach: dict[str, Reach] = {}
-        """How far back a job's devices could go when it was looked last."""
+        """The depths that a job's devices could reach at the last look."""
         self.turn = 0
         """Counts what changed in this process about rounds and their places."""
 
@@ -70,7 +70,7 @@ class Store:
 
 
 def _kept_token(path: Path) -> str:
-    """The administrator's token, made at the first start."""
+    """Return the administrator's token, made at the first start."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

@@ -1,10 +1,10 @@
-"""What clients' classes explain of their updates, which is taken from these before their mean.
+"""Estimate what clients' class imbalance explains of their updates, and take it from these before their mean.
 
 A round's few clients have too many texts of some classes, by chance. What they agree on most is that these ought to be
 likelier, and units that follow swing from class to class, round by round. How much more of each class a client has than
 the model says is the sum of its errors, by which it moved the head's bias. What its units' change has in common with
-that is of the draw, not of the task: a control variate. How much that is, earlier rounds tell, so that a round's own
-chance has no part in it; the first round is taken as it comes. How likely a class is stays with the bias.
+that is of the draw, not of the task: a control variate. How much that is, is fitted on earlier rounds, so that a
+round's own chance has no part in it; the first round is not corrected. How likely a class is stays with the bias.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from server.strategy.outliers import HEAD_NORM, Norms, kind_of_unit
 from server.strategy.state import ServerState
 
 KEPT = 0.9
-"""What earlier rounds count for, in each round: what classes pull at changes as the model learns."""
+"""The factor by which the statistics of earlier rounds shrink each round, as the pull of classes changes with the
+model."""
 RIDGE = 0.1
-"""Of the errors' mean square: what is added in each direction, lest few clients decide."""
+"""The share of the errors' mean square that is added in each direction, lest few clients decide."""
 MOST_CLASSES = 16
-"""Of more, a round's clients are too few to tell, and what is kept of each would be many times the adapter."""
+"""The most classes: for more, a round's clients are too few, and statistics would be many times the adapter's size."""
 
 
 @dataclass
@@ -36,9 +37,9 @@ class _Products:
     weight: float
     errors: Numbers
     far: Numbers
-    """How far it moved."""
+    """The weighted sum of moves."""
     products: Numbers
-    """Of errors, with what it moved and with themselves: a row for each class."""
+    """The products of errors with moves and with themselves: a row for each class."""
 
     @classmethod
     def empty(cls, classes: int, size: int) -> _Products:
@@ -53,7 +54,7 @@ class _Products:
     def common(self) -> Numbers:
         """Compute the cross products of errors with moves about their mean, and of errors with themselves.
 
-        Errors' own products are as they are: what all lean to says nothing of how moves go with it.
+        Errors' own products keep their mean: an error that all clients share does not say how moves go with it.
         """
         moved = np.concatenate([self.far / self.weight, 0 * self.errors])
         return self.products / self.weight - np.outer(self.errors / self.weight, moved)
@@ -68,7 +69,7 @@ class ClassCorrection:
     def __init__(
         self, start: ServerState, settings: JobSettings, manifest: Manifest, usual: Norms | None = None
     ) -> None:
-        """`usual` has the median lengths of the round's updates: no client tells more than goes with one of these."""
+        """Prepare the correction; `usual` has the updates' median lengths, which bound what a client contributes."""
         self._start = start
         self._usual = usual or {}
         self._bias = manifest.features.bias if manifest.features is not None and settings.measures(manifest) else ""
@@ -106,7 +107,7 @@ class ClassCorrection:
         return min(1.0, usual / own) if own > 0 and usual > 0 else 1.0
 
     def _slope(self, name: str, classes: int, size: int) -> Numbers:
-        """How far a parameter goes for each error, by what rounds before tell."""
+        """Compute a parameter's move per unit of error, fitted on earlier rounds: [classes, numbers]."""
         if name not in self._slopes:
             products = self._start.class_correction.get(name)
             told = np.zeros((classes, size + classes)) if products is None else products.astype(np.float64)
@@ -116,7 +117,7 @@ class ClassCorrection:
         return self._slopes[name]
 
     def state(self) -> Weights:
-        """Give the statistics for later rounds, by parameter."""
+        """Return the statistics for later rounds, by parameter."""
         after: Weights = {}
         for name, products in self._told.items():
             before = self._start.class_correction.get(name)

@@ -1,4 +1,4 @@
-"""The head's step by what devices measured: an exact gradient needs no rate where the features' moments are known.
+"""Take the head's step from measured features: an exact gradient needs no rate where the features' moments are known.
 
 The head's last layer is a product with features, so its mean gradient says little as it stands: most of it is about
 the features' mean, which belongs to the bias, and about the few directions in which all features vary. Taken about the
@@ -34,31 +34,31 @@ COUNT = FEATURES + "count"
 SHARES = FEATURES + "shares"
 """The share of each class among the rows of the first round."""
 SHARE_OF_STEP = 0.1
-"""Of the way to the features' best fit, for each step that clients took: their batches are few and noisy."""
+"""The share of the way to the features' best fit for each step that clients took: their batches are few and noisy."""
 MOST_OF_WAY = 1.0
-"""However many steps they took."""
+"""The most of the way, however many steps clients took."""
 BIAS_SHARE_OF_STEP = 0.5
-"""The same of the bias, in which all examples have a part."""
+"""The same share for the bias, in which all examples have a part."""
 BIAS_MOST_OF_WAY = 2.0
-"""Newton's whole step, as the errors' curvature is at most a half."""
+"""The most of the bias's way: Newton's whole step, as the errors' curvature is at most a half."""
 CURVATURE = 0.5
 """The bound of the errors' curvature, for any number of classes."""
 RIDGE, MOST_RIDGE = 0.3, 10.0
-"""Of a feature's variance: what is added to each direction's, lest those in which nothing varies count like others."""
+"""The share of a feature's variance that is added to each direction's, lest constant ones count like others."""
 ROWS_A_FEATURE = 3.0
 """Rows of a class for each feature that make the ridge 1; with fewer rows it grows."""
 LEAST_SPREAD = 0.1
-"""Of the features' usual size: what hardly varies beside it moves when the adapter does, and must not then decide."""
+"""The least spread, as a share of the features' usual size: a nearly constant feature must not decide the step."""
 AGAIN = 12
-"""One in so many of a round's clients measures, after the first round: features change while the units train."""
+"""The number of a round's clients for one that measures, after the first round: features change as the units train."""
 MOST_ASKED = 64
 """The most clients of a round that measure features: thousands of rows are enough."""
 KEPT = 0.9
-"""What rows that were told before count for, in each round: so much of them is out of date."""
+"""The weight of earlier rows in each round: so much of them stays up to date."""
 ROUNDING = 1e-3
 """The share of a feature's variance by which products may fall short of a covariance."""
 MOST_TIMES_USUAL = 100.0
-"""How much larger than those of the exporter's sentences a device's features may be."""
+"""The most times that a device's features may exceed those of the exporter's sentences."""
 
 
 class LocalSteps(NamedTuple):
@@ -66,9 +66,9 @@ class LocalSteps(NamedTuple):
 
     training: Training
     number: float
-    """Steps of a client, in the mean."""
+    """The mean number of steps of a client."""
     rows: int = 0
-    """Rows of all clients together, where outputs are classes; 0 elsewhere."""
+    """The rows of all clients together, where outputs are classes; 0 elsewhere."""
 
     @property
     def mean_of(self) -> float:
@@ -77,9 +77,9 @@ class LocalSteps(NamedTuple):
 
 
 def is_asked(version: int, slot: int, per_round: int) -> bool:
-    """Whether the client of a slot measures, in a round that starts from a version.
+    """Tell whether the client of a slot measures, in a round that starts from a version.
 
-    Three at least, so that what one tells is compared; each slot in its turn, so that none is always heard.
+    Three measure at least, so that each report can be compared; slots take turns, so that none measures always.
     """
     if version == 0:
         return slot < MOST_ASKED
@@ -88,7 +88,7 @@ def is_asked(version: int, slot: int, per_round: int) -> bool:
 
 
 def joined(state: Weights, told: Iterable[Moments]) -> Weights:
-    """The moments of all rows that were ever told, the newest above all, as the server's state keeps them."""
+    """Pool the moments of all rows ever reported, the newest above all, as the server's state keeps them."""
     new = [(float(one.rows), one) for one in told if one.rows]
     if not new:
         return {name: state[name] for name in (COUNT, MEAN, PRODUCTS) if name in state}
@@ -104,7 +104,7 @@ def joined(state: Weights, told: Iterable[Moments]) -> Weights:
 
 
 def kept(state: Weights) -> list[tuple[float, Moments]]:
-    """The moments that were told before, with the rows that they count for; none at first."""
+    """Return the moments of earlier rounds with the rows that they count for; none in the first."""
     if COUNT not in state:
         return []
     rows = float(state[COUNT][0])
@@ -112,7 +112,7 @@ def kept(state: Weights) -> list[tuple[float, Moments]]:
 
 
 def _packed(apart: Numbers, size: int) -> Numbers:
-    """Products of what a mean is apart from that of all, as moments have them."""
+    """Pack the products of a mean's difference from the overall mean as moments have them."""
     if size == len(apart):
         return np.square(apart)
     return np.outer(apart, apart)[np.triu_indices(len(apart))]
@@ -131,7 +131,7 @@ def shares_of(change: Weights, spec: FeatureSpec, steps: LocalSteps) -> Weights:
 
 
 def stepped(change: Weights, state: Weights, spec: FeatureSpec, steps: LocalSteps) -> Weights:
-    """The mean change that clients report, with the last layer's as the features' moments have it."""
+    """Replace the last layer's part of the clients' mean change by its step through the features' moments."""
     if COUNT not in state or spec.weight not in change:
         return change
     mean_of, rows = steps.mean_of, steps.rows
@@ -170,9 +170,9 @@ def _curvature(state: Weights, bias: Numbers) -> Any:
 
 
 def whitened(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:
-    """Changes of rows of the last layer about the features' mean, in units of their spread in every direction.
+    """Whiten changes of rows of the last layer: about the features' mean, in units of their spread in every direction.
 
-    What is of the mean says how many examples a class has. A product of two of what is left is how much a step by the
+    The mean's part says how many examples a class has. The product of two changes without it is how much a step by the
     one lowers the other's loss.
     """
     mean, products = state[MEAN].astype(np.float64), state[PRODUCTS]
@@ -184,12 +184,12 @@ def whitened(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:
 
 
 def solved(rows: Numbers, products: Array, mean: Numbers, ridge: float = RIDGE) -> Numbers:
-    """Rows through the inverse of the features' covariance, in units of each feature's own spread."""
+    """Multiply rows by the inverse of the features' covariance, in units of each feature's own spread."""
     return _turned(rows, products, mean, 1.0, ridge) / spread_of(products, mean)
 
 
 def freedom_of(state: Weights) -> float:
-    """In how many directions of the same size rows vary as much as whitened features do."""
+    """Compute the whitened features' effective number of directions."""
     products, mean = state[PRODUCTS], state[MEAN].astype(np.float64)
     values = _correlation(products, mean)[0]
     left = values / (values + RIDGE)
@@ -197,7 +197,7 @@ def freedom_of(state: Weights) -> float:
 
 
 def _turned(rows: Numbers, products: Array, mean: Numbers, power: float, ridge: float = RIDGE) -> Numbers:
-    """Rows in units of each feature's own spread, through a power of the inverse of what is left of the covariance."""
+    """Multiply rows in units of each feature's spread by a power of the inverse of the features' eased correlation."""
     values, vectors = _correlation(products, mean)
     eased = (values + ridge) ** power
     rows = rows / spread_of(products, mean)
@@ -205,7 +205,7 @@ def _turned(rows: Numbers, products: Array, mean: Numbers, power: float, ridge: 
 
 
 def _correlation(products: Array, mean: Numbers) -> tuple[Numbers, Numbers | None]:
-    """Eigenvalues and vectors of the covariance in units of features' own spread; of variances alone no vectors."""
+    """Compute eigenvalues and vectors of the covariance in units of features' spread; no vectors for variances."""
     width, spread = len(mean), spread_of(products, mean)
     if len(products) == width:
         return np.ones(width), None
@@ -220,7 +220,7 @@ def spread_of(products: Array, mean: Numbers) -> Numbers:
 
 
 def unlikely(moments: Moments, spec: FeatureSpec) -> str | None:
-    """Why moments cannot be those of a model's features; None where they can."""
+    """Say why moments cannot be those of a model's features; None where they can."""
     variances = variances_of(moments)
     if (variances < 0).any():
         return "its features vary by less than nothing"
@@ -238,7 +238,7 @@ def variances_of(moments: Moments) -> Numbers:
 
 
 def covariance_of(moments: Moments) -> Numbers:
-    """Unpack the features' covariance [features, features], or their variances where no more is told."""
+    """Unpack the features' covariance [features, features], or their variances where no more is reported."""
     return _square(moments.products, len(moments.mean))
 
 
@@ -251,7 +251,7 @@ def _square(products: Array, width: int) -> Numbers:
 
 
 def _is_covariance(moments: Moments) -> bool:
-    """Whether some rows have these products, up to rounding: none vary by less than nothing in any direction."""
+    """Tell whether products are a covariance, up to rounding: no direction has a negative variance."""
     spread = spread_of(moments.products, np.zeros(len(moments.mean)))
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = covariance_of(moments) / np.outer(spread, spread) + ROUNDING * np.eye(len(spread))
@@ -262,5 +262,5 @@ def _is_covariance(moments: Moments) -> bool:
 
 
 def _diagonal(products: Array, width: int) -> Array:
-    """Take the diagonal of a triangle that is told row by row; or what is told alone."""
+    """Take the diagonal of a packed triangle; variances are returned as they are."""
     return products if len(products) == width else products[np.cumsum([0, *range(width, 1, -1)])]

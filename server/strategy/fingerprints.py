@@ -1,11 +1,11 @@
-"""What an update says, in numbers that can be compared between devices whose data differ.
+"""Fingerprint updates by numbers that can be compared between devices whose data differ.
 
-Of a model with a task layer whose features are measured that is the layer's change about the features' mean and in
-units of their spread: what a device's texts say of its classes. As it stands the change is of the mean for the most
+For a model with a task layer whose features are measured they are the layer's change about the features' mean and in
+units of their spread: what a device's texts say of its classes. The raw change is along the mean for the most
 part, by which devices with different shares of the classes seem to contradict each other. All devices train the layer,
 whatever units they hold, so all can be compared.
 
-Otherwise it is the change of the units, each in units of what is usual in it. That says less: in the first round behind
+Otherwise they are the changes of the units, each over its usual length. That says less: in the first round behind
 a layer of zeros, or where estimates are noisy, next to nothing.
 """
 
@@ -22,7 +22,7 @@ from server.aggregation.rule import Numbers, middle, sizes_of
 from server.strategy.features import freedom_of, whitened
 
 FREEDOM_OF_PART = 32
-"""Of a unit's changes: they are products of few vectors, and go along few of them."""
+"""The effective number of directions of a unit's changes: they are products of few vectors, and vary along few."""
 
 
 def fingerprints(
@@ -42,13 +42,13 @@ def fingerprints(
 def compared_heads(
     start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest
 ) -> Numbers | None:
-    """Changes of the measured layer as devices are compared by them; None where nothing is known of its features."""
+    """Whiten updates' changes of the measured layer; None where nothing is known of its features."""
     spec = manifest.features
     return None if spec is None or not moments or not updates else _of_head(start, moments, updates, spec)
 
 
 def is_whole_head(manifest: Manifest) -> bool:
-    """Whether the task layer has no more than what is measured."""
+    """Tell whether the task layer has no more than what is measured."""
     return manifest.features is not None and not manifest.before_logits
 
 
@@ -60,7 +60,7 @@ def _of_head(start: Weights, moments: Weights, updates: Sequence[Mapping[str, Ar
 
 
 def _of_part(start: Weights, updates: Sequence[Mapping[str, Array]], parameters: Sequence[Parameter]) -> Numbers:
-    """Nothing of those that do not hold it."""
+    """Flatten a unit's changes over their usual length, [updates, numbers]; zeros for devices that do not hold it."""
     said = np.zeros((len(updates), sum(parameter.size for parameter in parameters)))
     holders = [place for place, own in enumerate(updates) if parameters[0].name in own]
     for place in holders:

@@ -1,4 +1,4 @@
-"""The arithmetic of a round: the weighted mean of updates, one at a time."""
+"""Average a round's updates with weights, one at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server.aggregation.trimmed import trimmed
 from server.aggregation.units import WEIGHT_BOUND
 
 STEPS_BOUND = 2.0
-"""Times the median device's: as many steps are believed where devices weigh alike, as rows differ more than that."""
+"""The most steps that count, over the median device's, where devices weigh alike; uneven rows allow more."""
 
 
 @dataclass
@@ -28,9 +28,9 @@ class _Sums:
     """The sums of one parameter over the updates that hold it."""
 
     far: NDArray[np.float64]
-    """From the start, times their examples."""
+    """The sum of changes from the start, times their examples."""
     squares: NDArray[np.float64]
-    """Of each one's part of that."""
+    """The sum of the squares of each one's part."""
     examples: float = 0.0
 
     def add(self, value: NDArray[Any], start: NDArray[Any], examples: float) -> None:
@@ -61,18 +61,18 @@ class Mean:
             self._sums[name].add(value, self._start[name], weight)
 
     def changes(self) -> Weights:
-        """Give the mean change; parameters that no update holds are not in it."""
+        """Return the mean change; parameters that no update holds are not in it."""
         return {name: (sums.far / sums.examples).astype(np.float32) for name, sums in self._sums.items()}
 
     def errors(self) -> Weights:
-        """The standard error of each change, as it is where devices agree in nothing."""
+        """Return the standard error of each change, as if devices' changes were independent."""
         return {name: (np.sqrt(sums.squares) / sums.examples).astype(np.float32) for name, sums in self._sums.items()}
 
 
 def largest_weight(counts: Sequence[float], bound: float) -> float:
-    """Give what one device may weigh: no more than a second one says of itself, nor than `bound` times the median one.
+    """Return the most that one device may weigh: no more than a second one claims, nor `bound` times the median one.
 
-    A device says itself how many examples it has: no more than a share of the mean must hang on its word. Of an even
+    A device reports its own number of examples: no more than a share of the mean may depend on it. Of an even
     number the lower median counts; of two devices neither vouches for the other.
     """
     most = bound * statistics.median_low(counts)
@@ -92,10 +92,10 @@ def _within(counts: Sequence[float], bound: float) -> list[float]:
 
 
 def mean_claim(values: Sequence[float], counts: Sequence[int], bound: float, *, robust: bool) -> float:
-    """The mean of a number that devices say of themselves, such as a loss, by how many examples each is of.
+    """Average a number that devices report of themselves, such as a loss, weighted by the examples behind each.
 
-    By a robust rule without the largest and the smallest ones, each device with the weight of the median one at most.
-    By the plain mean none is larger than `bound` times the median one, or than 1, as a share may be, nor below zero.
+    A robust rule leaves out the largest and the smallest ones, and no device weighs more than the median one. In the
+    plain mean no number is larger than `bound` times the median one, or than 1, as a share may be, nor below zero.
     """
     if robust:
         weights = np.array(bounded(counts, WEIGHT_BOUND), np.float64)
@@ -108,12 +108,12 @@ def mean_claim(values: Sequence[float], counts: Sequence[int], bound: float, *, 
 def mean_steps(reports: Sequence[Report], lengths: Sequence[float], bound: float) -> float:
     """Average the local steps of updates, weighted by examples, both bounded by the median device's.
 
-    A device says itself how many steps it took: the head's gradient is a change divided by their mean. More than twice
+    A device reports its own number of steps: the head's gradient is a change divided by their mean. More than twice
     as many as the median device's are believed of one whose head goes further too, as many times at most.
 
     Args:
-        reports: what the devices say.
-        lengths: how far their heads go.
+        reports: the devices' reports.
+        lengths: the norms of their heads' changes.
         bound: how often the median one may weigh.
     """
     weights = bounded([report.examples for report in reports], bound)
@@ -125,7 +125,7 @@ def mean_steps(reports: Sequence[Report], lengths: Sequence[float], bound: float
 
 
 def bounded_scalars(clients: Sequence[Participant], bound: float) -> list[Participant]:
-    """Mode iteration: the same, in each unit. A record has one weight for all units of a client: the least of them."""
+    """Bound examples in mode iteration, in each unit too: a record has one weight for a client, the least."""
     largest = bounded([client.report.examples for client in clients], bound)
     for unit in {unit for client in clients for unit in client.units}:
         holders = [number for number, client in enumerate(clients) if unit in client.units]
@@ -142,7 +142,7 @@ class Holder(NamedTuple):
     """A client whose update is averaged."""
 
     inverse_variance: Mapping[int, float]
-    """Of each of its units, how much its estimate says beside a true gradient (`Estimator.inverse_variance`)."""
+    """The weight of the estimate of each unit relative to a true gradient (`Estimator.inverse_variance`)."""
     examples: int
 
 

@@ -1,8 +1,8 @@
 """Choose whose moments of features a round joins: those of devices whose features vary as others' do.
 
-A device says itself what reaches its task layer, and the head's step goes through the inverse of what all say
-(`server.strategy.features`). Whoever tells a large variance along a direction stops the step there. In hundreds
-of directions the few rows of one device say next to nothing, so what it tells cannot be held against the others as a
+A device reports its own features' moments, and the head's step goes through the inverse of all that are reported
+(`server.strategy.features`). Whoever reports a large variance along a direction stops the step there. In hundreds
+of directions the few rows of one device say next to nothing, so its moments cannot be held against the others as a
 whole; along the directions that the step takes it can: there honest devices vary alike, whatever their classes.
 """
 
@@ -31,9 +31,9 @@ class HeadChange(NamedTuple):
     """The devices' joint change of the layer that features enter, before the server's step."""
 
     weight: Numbers
-    """[classes, features]"""
+    """The layer's change, [classes, features]."""
     bias: Numbers | None
-    """[classes]; None of a layer without one."""
+    """The bias's change, [classes]; None for a layer without one."""
 
 
 def change_in(changes: Mapping[str, Array], spec: FeatureSpec) -> HeadChange:
@@ -43,7 +43,7 @@ def change_in(changes: Mapping[str, Array], spec: FeatureSpec) -> HeadChange:
 
 
 def usual_change(updates: Sequence[Mapping[str, Array]], start: Weights, spec: FeatureSpec) -> HeadChange:
-    """The mean change of the layer, in which no update goes further than the median one."""
+    """Average the layer's change over updates, none of them longer than the median one."""
     names = [name for name in (spec.weight, spec.bias) if name]
     flat = np.stack([np.concatenate([(own[name] - start[name]).ravel() for name in names]) for own in updates])
     sizes = sizes_of(flat.astype(np.float64))
@@ -55,8 +55,8 @@ def usual_change(updates: Sequence[Mapping[str, Array]], start: Weights, spec: F
 def believed(state: Weights, told: Sequence[Moments], change: HeadChange) -> list[Moments]:
     """Leave out the moments that vary too much along what the head's step needs, or altogether.
 
-    None counts more rows than the median one. Where fewer than three devices tell theirs, these are made smaller, to as
-    much as is believed: features grow as the units train, and nobody else could say so.
+    None counts more rows than the median one. Where fewer than three devices report theirs, these are made smaller, to
+    as much as is believed: features grow as the units train, and nobody else could say so.
     """
     told = [one for one in told if one.rows]
     if not told:
@@ -100,19 +100,19 @@ def _times_usual(
 
 
 def _varied(moments: Moments, centre: Numbers, usual: Numbers) -> float:
-    """The mean square of all features, each in units of what is usual."""
+    """Average the mean squares of all features, each in units of the usual one."""
     return float(((variances_of(moments) + np.square(moments.mean - centre)) / usual).mean())
 
 
 def _along(ways: Numbers, moments: Moments, centre: Numbers) -> float:
-    """The mean square of features along some directions, together."""
+    """Sum the mean squares of features along some directions."""
     spread = covariance_of(moments)
     within = np.square(ways) * spread if spread.ndim == 1 else (ways @ spread) * ways
     return float(within.sum() + np.square(ways @ (moments.mean - centre)).sum())
 
 
 def _smaller(moments: Moments, times: float, centre: Numbers) -> Moments:
-    """The same with mean squares so many times smaller; as it is where these are not too large."""
+    """Divide moments' mean squares by `times`; moments that are not too large stay as they are."""
     if times <= 1:
         return moments
     mean = centre + (moments.mean - centre) / times**0.5

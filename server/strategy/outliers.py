@@ -1,4 +1,4 @@
-"""Which updates go too far to be averaged: beyond what is usual in their job by a bound.
+"""Refuse updates that go too far to be averaged: beyond the usual length in their job by a bound.
 
 Norms are compared within a unit: those of queries and values differ by far more than any bound. A unit that too few
 have held is compared with all units together, by the square of the bound.
@@ -25,16 +25,17 @@ from edge_client.bundle.manifest import Unit
 from edge_client.wire.scalars import Participant
 
 Norms = dict[str, float]
-"""Root mean square of a change: of all units ("units"), of the head ("head"), of each unit ("unit " and its name)."""
+"""The root mean square of a change: of all units ("units"), of the head ("head"), of each unit ("unit " and its
+name)."""
 _UNIT = "unit "
 HEAD_NORM = "head"
 FEWEST_NORMS = 3
-"""Below this a median says nothing."""
+"""The fewest norms of which a median says something."""
 _FEWEST_NUMBERS = 24
 FIRST_ROUNDS = 3
-"""The start of a job."""
+"""The rounds that are the start of a job."""
 LAST_ROUNDS = 4
-"""With the open one. A unit may have one holder in a round, or none."""
+"""The newest rounds, the open one included: a unit may have one holder in a round, or none."""
 
 
 def kind_of_unit(unit: Unit) -> str:
@@ -45,7 +46,7 @@ def kind_of_unit(unit: Unit) -> str:
 def norms(
     update: Mapping[str, NDArray[Any]], weights: Weights, head: frozenset[str], units: Sequence[Unit] = ()
 ) -> Norms:
-    """How far an update goes, of its units and of its head, whatever their number of weights."""
+    """Compute the root mean square of an update's change: of its units, of its head, and of each unit."""
     lengths: Norms = {}
     each = ((kind_of_unit(unit), update.keys() & {one.name for one in unit.parameters}) for unit in units)
     for kind, names in (("units", update.keys() - head), (HEAD_NORM, update.keys() & head), *each):
@@ -59,7 +60,7 @@ def norms(
 
 
 def usual(*groups: Sequence[Norms], fewest: int = FEWEST_NORMS) -> Norms:
-    """The largest of the groups' medians; a part of which no group has enough is left out."""
+    """Return the largest of the groups' medians for each part; a part of which no group has enough is left out."""
     medians: Norms = {}
     for group in groups:
         for kind in sorted({kind for norms in group for kind in norms}):
@@ -70,7 +71,7 @@ def usual(*groups: Sequence[Norms], fewest: int = FEWEST_NORMS) -> Norms:
 
 
 def beyond(update: Norms, usual: Norms, bound: float) -> str | None:
-    """Which part of an update goes more than `bound` times as far as is usual, in words."""
+    """Name the part of an update that goes more than `bound` times as far as usual, in words; None where none does."""
     by_unit = any(kind.startswith(_UNIT) for kind in update)
     for kind, norm in update.items():
         if kind == "units" and by_unit:
@@ -90,7 +91,7 @@ def beyond(update: Norms, usual: Norms, bound: float) -> str | None:
 
 
 def sizes(client: Participant) -> Norms:
-    """How large the derivatives of a report are, of its units and of its head."""
+    """Compute the root mean square of a report's derivatives, of its units and of its head."""
     report = client.report
     of_units = _size(report.jvp)
     lengths = {"units": of_units, _UNIT + ",".join(map(str, client.units)): of_units}

@@ -12,7 +12,7 @@ from server.strategy.updates import Contribution, Outcome
 
 
 class PrivateMean(Strategy):
-    """The noisy mean of all updates: who is left out must not depend on what others sent, and the clip bounds each."""
+    """Averages all updates with noise: the clip bounds each, and none is left out for what others sent."""
 
     def aggregate(self, state: ServerState, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
         """Clip, add up one at a time, add noise, and step."""

@@ -26,10 +26,10 @@ from server.strategy.weighted import CombinedUpdates, WeightedMean, holders
 
 
 class RobustMean(WeightedMean):
-    """The job's robust rule in place of the mean."""
+    """Combines updates by the job's robust rule in place of the mean."""
 
     def combine(self, start: ServerState, taken: Sequence[Contribution], context: RoundContext) -> CombinedUpdates:
-        """All updates at once: each is compared with the others."""
+        """Combine all updates at once: each is compared with the others."""
         settings, manifest = context.settings, context.manifest
         rule = AGGREGATION_RULES.find(settings.aggregation)
         tensors = [update.tensors() for update in taken]
@@ -55,7 +55,7 @@ class RobustMean(WeightedMean):
 def _believed(
     start: ServerState, told: Sequence[Moments], updates: Sequence[Mapping[str, Any]], manifest: Manifest
 ) -> list[Moments]:
-    """Give the moments beside updates that are joined."""
+    """Return the moments beside updates that are joined."""
     if manifest.features is None or not updates:
         return []
     return believed(start.features, told, usual_change(updates, start.weights, manifest.features))
@@ -70,7 +70,7 @@ def _judged(
     heads: Numbers | None,
     manifest: Manifest,
 ) -> tuple[ServerState, Mapping[int, float]]:
-    """Find who is left out by a rule that judges devices, and the state with what is known of them."""
+    """Find devices that are left out by a rule that judges devices, and the state with what is known of them."""
     if rule.judge is None or not taken:
         return start, {}
     said = fingerprints(start.weights, dict(moments), tensors, manifest, heads)

@@ -1,4 +1,4 @@
-"""Mode iteration: clients' derivatives become one record, and everybody takes the same step from it."""
+"""Take mode iteration's step: clients' derivatives become one record, from which everybody takes the same step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def step_of_scalars(
     manifest: Manifest,
     draw: Draw = step_directions,
 ) -> Outcome:
-    """All clients' numbers as one record, and the step that everybody repeats from it."""
+    """Publish all clients' numbers as one record, and take the step that everybody repeats from it."""
     reports = [Report(client.report.examples, steps=1, loss=client.report.loss) for client in clients]
     clients = bounded_scalars(clients, settings.weight_bound)
     odd: tuple[tuple[str, str], ...] = ()

@@ -1,4 +1,4 @@
-"""Buffered rounds: what an update that began with older weights counts for (FedBuff; Nguyen et al., 2022)."""
+"""Discount updates that began with older weights, in buffered rounds (FedBuff; Nguyen et al., 2022)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def share(staleness: int) -> float:
 
 
 def aged(update: Mapping[str, Any], base: Weights, start: Weights, staleness: int) -> dict[str, Any]:
-    """An update as one of the weights at the start: its difference from those it began with, and less of it.
+    """Move an update to the weights at the start: its discounted difference from those it began with is added to them.
 
-    In 64 bits, so that what is taken away and added again costs none. What it tells beside weights stays.
+    Computed in 64 bits, so that subtracting and adding loses nothing. Arrays other than weights stay.
     """
     left = share(staleness)
 
@@ -33,7 +33,7 @@ def aged(update: Mapping[str, Any], base: Weights, start: Weights, staleness: in
 
 
 def late_one(update: Contribution, base: int, start: ServerState, load: Callable[[int], ServerState]) -> Contribution:
-    """An update as it counts for the weights at the start, whatever version of them it began with."""
+    """Return an update as it counts for the weights at the start, whatever version of them it began with."""
     staleness = start.version - base
     if not staleness:
         return replace(update, staleness=0)

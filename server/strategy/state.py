@@ -33,7 +33,8 @@ from edge_client.wire.scalars import StepRecord
 from server.jobs.settings import JobSettings
 
 NEWEST = 3
-"""While versions are few, one weighs in the running average by about this power of its number: the average is then a
+"""The power of a version's number by which it weighs in the running average while versions are few: the average is then
+a
 fifth of the way behind, however long the way is (polynomial decay; Shamir and Zhang, 2013)."""
 
 _PREFIXES = {
@@ -43,36 +44,36 @@ _PREFIXES = {
     "fingerprints": FINGERPRINTS,
     "own": OWN,
 }
-"""What stands before the names of a field's arrays where a state is stored."""
+"""The prefix of the names of a field's arrays where a state is stored."""
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Weights, and all that the server's next step needs to know. Nobody changes the arrays."""
+    """The weights, and everything else that the server's next step reads. Its arrays are never changed in place."""
 
     version: int
     weights: Weights
-    """By parameter."""
+    """The weights by parameter."""
     moments: Weights = field(default_factory=dict[str, Array])
-    """The server optimizer's, under `FIRST`, `SECOND` or a slot of its own, and the parameter."""
+    """The server optimizer's state, under `FIRST`, `SECOND` or a slot of its own, and the parameter."""
     average: Weights = field(default_factory=dict[str, Array])
     """The running average of the weights, where the job keeps one."""
     features: Weights = field(default_factory=dict[str, Array])
-    """Moments of what reaches the head's last layer, named as in updates (`server.strategy.features`)."""
+    """The moments of the inputs of the head's last layer, named as in updates (`server.strategy.features`)."""
     class_correction: Weights = field(default_factory=dict[str, Array])
-    """How far each parameter goes with its holders' class imbalance (`server.strategy.class_correction`)."""
+    """The statistics of each parameter's move by its holders' class imbalance (`server.strategy.class_correction`)."""
     unit_sizes: Weights = field(default_factory=dict[str, Array])
-    """How far each unit's newest holders went (`server.aggregation.units`)."""
+    """The lengths of the changes of each unit's newest holders (`server.aggregation.units`)."""
     fingerprints: Weights = field(default_factory=dict[str, Array])
     """The sum of each device's updates, shortened, by its id (`server.aggregation.memory`)."""
     clip: float | None = None
-    """How far private updates of the next round may go, where that follows them (`server.privacy.mechanism`)."""
+    """The norm to which private updates of the next round are clipped, if it adapts (`server.privacy.mechanism`)."""
     own: Weights = field(default_factory=dict[str, Array])
-    """For strategies of other distributions."""
+    """The arrays that strategies of other distributions keep."""
 
     @classmethod
     def read(cls, version: int, weights: Weights, arrays: Mapping[str, Array]) -> ServerState:
-        """Take a state apart that `arrays` put together."""
+        """Read a state from the arrays that `arrays` put together."""
         fields = {name: within(arrays, prefix) for name, prefix in _PREFIXES.items()}
         known = (*_PREFIXES.values(), FEATURES, CLIP)
         return cls(
@@ -85,19 +86,19 @@ class ServerState:
         )
 
     def arrays(self) -> Weights:
-        """Put all but the weights into one mapping, as files keep it."""
+        """Return all but the weights in one mapping, as files keep it."""
         clip = {} if self.clip is None else {CLIP: np.array([self.clip], np.float32)}
         parts = [under(prefix, getattr(self, name)) for name, prefix in _PREFIXES.items()]
         return {name: value for part in (self.moments, self.features, clip, *parts) for name, value in part.items()}
 
     @property
     def result(self) -> Weights:
-        """Give the weights that a job measures and gives out: their running average, where it keeps one."""
+        """The weights that a job measures and publishes: their running average, where it keeps one."""
         return self.weights | self.average
 
     @property
     def repeatable(self) -> Weights:
-        """Give what a device needs to take the server's steps itself."""
+        """The arrays that a device needs to take the server's steps itself."""
         return self.weights | {name: value for name, value in self.moments.items() if prefix_of(name, REPEATED)}
 
 
@@ -120,9 +121,9 @@ def apply_record(
 
 
 def _averaged(state: ServerState, keeps: float) -> ServerState:
-    """Bring the running average up to a version; while versions are few, it keeps less of the first ones.
+    """Update the running average with a version; while versions are few, it keeps less of the first ones.
 
-    The mean of all of them would be half a job behind where a job has ten rounds.
+    Averaging all of them equally would lag by half a job where a job has ten rounds.
     """
     if not keeps:
         return state

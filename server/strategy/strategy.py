@@ -25,16 +25,16 @@ class RoundContext:
     settings: JobSettings
     manifest: Manifest
     usual: Norms = field(default_factory=dict[str, float])
-    """How far updates of the job usually go."""
+    """The usual norms of the job's updates."""
     noise: Noise = field(default_factory=Noise)
-    """Where the noise of a private mean is drawn."""
+    """The source of a private mean's noise."""
 
 
 class Strategy(ABC):
-    """Decides who trains what in a round, and what its updates make of the weights.
+    """Decides who trains which units in a round, and turns its updates into the next weights.
 
     It knows no store, clock or network, so that the server, the simulator and a notebook call the same. It has no
-    memory of its own: what later rounds are to know stands in the state that it returns (`own`), and is kept with the
+    memory of its own: what later rounds need is in the state that it returns (`own`), and is kept with the
     weights.
     """
 

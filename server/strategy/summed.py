@@ -1,6 +1,6 @@
 """Secure aggregation: the sum of a round's updates, opened, becomes the next weights.
 
-The server and a simulated fleet, whose integers carry no masks, go through the same lines.
+The server and a simulated fleet, whose integers carry no masks, run the same code.
 """
 
 from __future__ import annotations

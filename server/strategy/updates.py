@@ -1,4 +1,4 @@
-"""What a strategy is given of a round, and what it gives back."""
+"""Define a strategy's input, the contributions of a round, and its outcome."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ class Contribution:
     part: str
     units: tuple[int, ...]
     training: Training
-    """How it trained."""
+    """The settings by which it trained."""
     norms: Norms
     report: Report
     tensors: Callable[[], Mapping[str, Any]]
-    """Read when it is their turn."""
+    """Reads the tensors when it is the update's turn."""
     staleness: int | None = None
-    """How many versions ago it began, in a job whose rounds take what comes."""
+    """The number of versions since it began, in a job with buffered rounds."""
     device: str = ""
-    """Whose it is, by its id."""
+    """The device's id."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The next weights, and what is known of how they came about."""
+    """The next weights, and a record of how they were computed."""
 
     model: ServerState
     change: Weights
     reports: list[Report]
     record: StepRecord | None = None
     refused: tuple[tuple[str, str], ...] = ()
-    """Parts whose reports turned out to be outliers, and why."""
+    """The parts whose reports turned out to be outliers, and why."""
     odd: tuple[tuple[str, str], ...] = ()
-    """Parts whose reports count, by a mean that they cannot move far, and what is far from the others' in them."""
+    """The parts whose reports count, by a mean that they cannot move far, and what is far from the others' in them."""
 
     staleness: tuple[int, ...] = ()
-    """Of each report that counts, in a job whose rounds take what comes."""
+    """The staleness of each report that counts, in a job with buffered rounds."""
     summed: tuple[str, ...] = ()
-    """Parts whose updates were added in secret."""
+    """The parts whose updates were added by secure aggregation."""
     lengths: Norms = field(default_factory=dict[str, float])
-    """How far their mean goes."""
+    """The norms of their mean."""
 
     @property
     def is_finite(self) -> bool:
-        """Whether its weights, and what the next step starts from, are all numbers."""
+        """True if its weights, and what the next step starts from, are all numbers."""
         return all(np.isfinite(value).all() for value in self.model.repeatable.values())

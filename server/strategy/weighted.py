@@ -29,7 +29,7 @@ class CombinedUpdates(NamedTuple):
     """A round's updates as one change, before the server's step."""
 
     start: ServerState
-    """With what is to be known in the next round."""
+    """The state with what the next round reads."""
     change: Weights
     errors: Weights
     """The change's standard errors."""
@@ -41,7 +41,7 @@ class CombinedUpdates(NamedTuple):
 
 
 class WeightedMean(Strategy):
-    """The mean by bounded numbers of examples, and by how clear an estimate is."""
+    """Averages updates by bounded numbers of examples, and by their estimates' inverse variance."""
 
     def aggregate(self, state: ServerState, updates: Sequence[Contribution], context: RoundContext) -> Outcome:
         """Leave out updates that go far beyond what is usual, combine the others, and step."""
@@ -60,7 +60,7 @@ class WeightedMean(Strategy):
         )
 
     def combine(self, start: ServerState, taken: Sequence[Contribution], context: RoundContext) -> CombinedUpdates:
-        """One update at a time, so that memory does not grow with their number."""
+        """Combine one update at a time, so that memory does not grow with their number."""
         settings, manifest = context.settings, context.manifest
         lengths = usual([update.norms for update in taken], fewest=1)
         mean, told = Mean(start.weights), list[Moments]()
@@ -78,7 +78,7 @@ class WeightedMean(Strategy):
 
 
 def holders(updates: Sequence[Contribution], manifest: Manifest) -> list[Holder]:
-    """Say of each update how clear its estimates are, and of how many examples."""
+    """Pair the inverse variance of each update's estimates with its examples."""
     return [
         Holder(kind_of(one.training).inverse_variance(manifest, one.training, one.units), one.report.examples)
         for one in updates
@@ -86,7 +86,7 @@ def holders(updates: Sequence[Contribution], manifest: Manifest) -> list[Holder]
 
 
 def _by_features(combined: CombinedUpdates, settings: JobSettings, manifest: Manifest) -> tuple[ServerState, Weights]:
-    """Give the change with the head's step by its features, and the state with what devices told of them."""
+    """Return the change with the head's step by its features, and the state with the features' moments."""
     spec, start, reports = manifest.features, combined.start, [update.report for update in combined.counted]
     if spec is None or not settings.measures(manifest) or not reports:
         return start, combined.change

@@ -22,14 +22,14 @@ from server.web.problems import problem
 
 _ASKED = "spry.asked"
 _FIRST: set[Any] = set()
-"""What is asked before a body is read."""
+"""The dependencies that are asked before a body is read."""
 _STRANGERS = 4096
 """Bytes that anybody may send who has no secret."""
 _crowd = Crowd()
 
 
 def once(ask: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    """A dependency that is asked before the body is read: a route that asks again is told the same."""
+    """Wrap a dependency that is asked before the body is read: a route that asks again gets the same answer."""
 
     @wraps(ask)
     async def asked(request: Request, *given: Any, **named: Any) -> Any:
@@ -48,7 +48,7 @@ def once(ask: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 
 
 class Route(APIRoute):
-    """One with a message: who asks comes first, then the message, bounded, then all else that it depends on.
+    """A route with a message: authentication comes first, then the message, bounded, then its other dependencies.
 
     A route that reads its body itself does so when all of that is known, and says how much it takes.
     """

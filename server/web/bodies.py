@@ -1,4 +1,4 @@
-"""What arrives: bounded before it is read, in bytes and in time, and files written to disk as they come."""
+"""Read bodies: bounded before they are read, in bytes and in time, and files written to disk as they arrive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Route = TypeVar("_Route", bound=Callable[..., Any])
 
 
 def binary(media_type: str = "application/octet-stream") -> dict[str, Any]:
-    """The body of a route that reads it itself, for the OpenAPI document."""
+    """Describe the body of a route that reads it itself, for the OpenAPI document."""
     schema = {"schema": {"type": "string", "format": "binary"}}
     return {"requestBody": {"required": True, "content": {media_type: schema}}}
 
@@ -58,7 +58,7 @@ class Taken:
 
     limit: int | None = None
     any_text: bool = False
-    """Its texts were written by machines: control characters become spaces instead of a refusal."""
+    """True if its texts were written by machines: control characters become spaces instead of a refusal."""
 
 
 _TAKEN: dict[Any, Taken] = {}
@@ -89,7 +89,7 @@ class Crowd:
 
     @contextmanager
     def patience(self, seconds: float) -> Generator[float, None, None]:
-        """How long one more of them may take: so many half-sent bodies must not use up the process's files."""
+        """Bound how long one more of them may take: many half-sent bodies must not use up the process's files."""
         self._waiting += 1
         try:
             yield seconds if self._waiting <= _CROWD else min(seconds, _HURRY)
@@ -98,13 +98,13 @@ class Crowd:
 
 
 async def read(request: Request, limit: int, seconds: float) -> bytes:
-    """All of a body that is small enough to be held."""
+    """Read a whole body that is small enough to be held."""
     parts = [chunk async for chunk in _chunks(request, limit, seconds)]
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def parsed(content: bytes, taken: Taken) -> Any:
-    """The message in a body, whose size in memory is bounded before there is one."""
+    """Parse the message in a body, whose size in memory is bounded first."""
     if not content:
         return None
     _bounded(content)
@@ -173,7 +173,7 @@ class Strict(Generic[_Said]):
         self._adapter = TypeAdapter(kind)
 
     def read(self, content: bytes | str) -> _Said:
-        """The message; pydantic's `ValidationError` where it does not fit."""
+        """Parse the message; raise pydantic's `ValidationError` where it does not fit."""
         return self._adapter.validate_json(content, strict=True)
 
     def check(self, content: bytes) -> None:
@@ -186,7 +186,7 @@ class Strict(Generic[_Said]):
 
 
 def strict_for(kind: Any) -> Strict[Any] | None:
-    """The reader of a message of `edge_client.wire.protocol`, which are dataclasses; people's are pydantic's models."""
+    """Return the reader of a message of `edge_client.wire.protocol`, a dataclass; None for pydantic's models."""
     return Strict(kind) if isinstance(kind, type) and is_dataclass(kind) else None
 
 
@@ -203,7 +203,7 @@ class Received:
 
 @asynccontextmanager
 async def received(request: Request, blobs: Blobs, limit: int, seconds: float) -> AsyncGenerator[Received, None]:
-    """The request's body as a file, which is gone when the block ends unless somebody took it."""
+    """Receive the request's body as a file, which is deleted when the block ends unless somebody took it."""
     _check_announced(request, limit)
     path = await run_in_threadpool(blobs.partial)
     try:
@@ -255,7 +255,7 @@ def _check_announced(request: Request, limit: int) -> None:
 
 
 async def _chunks(request: Request, limit: int, seconds: float) -> AsyncGenerator[bytes, None]:
-    """A body, for as long as it fits and comes: in so many seconds, and more for what is long."""
+    """Yield a body's chunks while it is within bounds: in so many seconds, and more for long ones."""
     _check_announced(request, limit)
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds

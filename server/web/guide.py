@@ -17,7 +17,7 @@ _POLICY = (
     "default-src 'none'; script-src 'self'; worker-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "style-src 'self' 'unsafe-inline'; font-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-"""Of scripts files alone. Widths of tables and colours of listings stand in the pages, and the search is a form."""
+"""The content policy: scripts of files alone. Widths and colours are in the pages; the search is a form."""
 HEADERS = headers_with(_POLICY)
 
 
@@ -34,5 +34,5 @@ def install(app: FastAPI) -> None:
 
 
 def is_there(app: FastAPI) -> bool:
-    """Whether pages may link to it."""
+    """Tell whether pages may link to the guide."""
     return any(getattr(route, "name", "") == "guide" for route in app.routes)

@@ -1,7 +1,7 @@
-"""How busy this process is: check-ins of devices that could as well come later are put off before rounds suffer.
+"""Measure this process's load: check-ins of devices that could as well come later are put off before rounds suffer.
 
 Whatever a round needs (weights, bundles, updates) is always taken. A check-in that has to be looked at waits for its
-turn, so that there are threads for the others; where too many wait, it is told to come back later. Where far more come
+turn, so that there are threads for the others; where too many wait, it is asked to come back later. Where far more come
 than the server wants, or the process is late with all that arrives, they are not looked at: the answer is 503, with the
 seconds to wait.
 """
@@ -68,7 +68,7 @@ class Load:
         self._next.cancel()
 
     def _look(self) -> None:
-        """How late this look is, all that had arrived before it was."""
+        """Measure how late this look is, as all that had arrived before it was."""
         now = self._loop.time()
         late = now - self._due
         self._late, self._before = min(late, self._before), late

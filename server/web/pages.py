@@ -10,7 +10,7 @@ from fastapi.staticfiles import StaticFiles
 
 
 def headers_with(policy: str) -> dict[str, str]:
-    """The headers of a page that may load what its policy says."""
+    """Return the headers of a page that may load what its policy allows."""
     return {
         "Content-Security-Policy": policy,
         "X-Content-Type-Options": "nosniff",

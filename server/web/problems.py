@@ -31,7 +31,7 @@ _FULL_DATABASE = re.compile("disk is full|No space left on device")  # SQLite's 
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     "4XX": {"description": "A problem document that says what to do", "model": Problem},
 }
-"""What every route may answer, for the OpenAPI document."""
+"""The problems that every route may answer with, for the OpenAPI document."""
 
 
 def describe(app: FastAPI) -> None:

@@ -1,4 +1,4 @@
-"""Whether this process can do its work now: what a balancer asks before it sends anybody here."""
+"""Check whether this process can do its work now, for balancers."""
 
 from __future__ import annotations
 

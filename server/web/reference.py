@@ -27,7 +27,7 @@ def install(app: FastAPI) -> None:
 
     @lru_cache(maxsize=8)
     def encoded(root: str) -> bytes:
-        """The document as JSON; the server's settings say where its root is, not who asks."""
+        """Encode the document as JSON; the server's settings say where its root is, not who asks."""
         below = {"servers": [{"url": root}]} if root else {}
         return bytes(JSONResponse(app.openapi() | below).body)
 

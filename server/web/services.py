@@ -1,4 +1,4 @@
-"""What a request is answered with: the store and what works on it, and who is asking."""
+"""Provide requests with the store and the services on it, and authenticate who asks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from server.web.readiness import Readiness
 
 @dataclass(frozen=True)
 class Services:
-    """One for each process."""
+    """The services of a process."""
 
     store: Store
     offers: Offers
@@ -38,9 +38,9 @@ class Services:
     readiness: Readiness
     uploads: Uploads = field(default_factory=Uploads)
     shared: WeakValueDictionary[object, Any] = field(default_factory=WeakValueDictionary[object, Any])
-    """What streams read together; gone with the last that reads it."""
+    """The channels that streams read together; gone with the last that reads one."""
     listening: set[object] = field(default_factory=set[object])
-    """One for each stream that is open."""
+    """The open streams."""
 
 
 def _services(request: Request) -> Services:
@@ -69,7 +69,7 @@ def signed(request: Request) -> Signed:
 
 
 async def signed_body(request: Request) -> None:
-    """For routes whose body is in memory by now."""
+    """Verify the signature of a body that is in memory by now."""
     head = signed(request)
     if head.proof:
         require_digest(head, digest_of(await request.body()))
@@ -83,7 +83,7 @@ def device(request: Request, sent: OfDevice) -> rows.Device:
 
 
 def version_in(request: Request) -> str:
-    """Read the version of the client that a device runs; empty where it tells none."""
+    """Read the version of the client that a device runs; empty where it reports none."""
     client = _CLIENT.match(request.headers.get("User-Agent", ""))
     return client[2] + (" (Android)" if client[1] else "") if client else ""
 
@@ -93,7 +93,7 @@ def asking(request: Request, sent: OfAdmin) -> Known:
 
 
 def viewer(request: Request, sent: OfAdmin) -> str:
-    """The name of who asks; the same below for those who may do more."""
+    """Return the name of who asks; the same below for those who may do more."""
     return require(_services(request).store, sent.credentials if sent else "", "viewer")
 
 
@@ -106,7 +106,7 @@ def admin(request: Request, sent: OfAdmin) -> str:
 
 
 def device_or_admin(request: Request, sent: OfDevice, _same: OfAdmin) -> rows.Device | None:
-    """The device, or None for a person."""
+    """Return the device, or None for a person."""
     store = _services(request).store
     bearer = sent.credentials if sent else ""
     if bearer.startswith("d-") or signed(request).proof:
@@ -121,7 +121,7 @@ async def scraper(request: Request, sent: OfScraper) -> None:
 
 
 def address(request: Request) -> str:
-    """Where a request comes from, for limits and the audit log."""
+    """Return the address that a request comes from, for limits and the audit log."""
     host = request.client.host if request.client else "unknown"
     try:
         return str(ipaddress.ip_address(host))

@@ -1,7 +1,7 @@
-"""The signals that end the server.
+"""Handle the signals that end the server.
 
-uvicorn waits for all answers before it tells the application that it stops. An answer without an end, such as a stream
-of events, must hear of it before.
+uvicorn waits for all answers before it tells the application that it stops. An endless answer, such as a stream
+of events, must end before.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ BEING_ANSWERED = "spry_answering"
 _HEAD = 32 << 10
 """Bytes of a head, or of what frames a body, that a connection may hold."""
 _DISCARDED = 1 << 20
-"""Bytes of a body that are read away after its answer, so that who sends it comes to read the answer."""
+"""The bytes of a body that are discarded after its answer, so that the sender comes to read the answer."""
 _FRAMING = 8
 """Bytes that frame a byte of a body at most, in chunks of one."""
 _WRITTEN = 32 << 10
@@ -83,7 +83,7 @@ class _State:
 
 
 class OpenConnections:
-    """All connections of one server."""
+    """The open connections of one server."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, room: Room, proxies: str) -> None:
         self._loop = loop
@@ -119,7 +119,7 @@ class OpenConnections:
                 state.discarded += size
 
     def parsed(self, connection: Any, before: Any) -> None:
-        """After what came was looked at: a head is complete, or waited for."""
+        """Update a connection's state after data was parsed: a head is complete, or waited for."""
         state = self._all.get(connection)
         if state is None:
             return
@@ -188,7 +188,7 @@ class OpenConnections:
         return True
 
     def proved(self, connection: Any) -> None:
-        """A secret or a signature came on it that is right."""
+        """Note that a correct secret or signature arrived on a connection."""
         state = self._all.get(connection)
         if state is None:
             return
@@ -227,7 +227,7 @@ class OpenConnections:
             self._sweeping = self._loop.call_later(min(_FRESH, self._seconds / 4), self._sweep)
 
     def _settle(self, connection: Any, state: _State) -> None:
-        """Its other end did its part."""
+        """Stop waiting for a connection whose other end did its part."""
         if self._waiting.pop(connection, None) is None:
             return
         self._strangers.pop(connection, None)
@@ -277,7 +277,7 @@ class OpenConnections:
 
 
 def disconnect(connection: Any) -> None:
-    """Let nothing more be written; uvicorn tells it only to the request that came last."""
+    """Stop all writing to a connection; uvicorn marks only the request that came last."""
     for cycle in (connection.cycle, getattr(connection, BEING_ANSWERED, None)):
         if cycle is not None:
             cycle.disconnected = True

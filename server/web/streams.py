@@ -51,7 +51,7 @@ class Watched(Protocol):
 
 
 class Channel:
-    """One source that many listen to: it is looked at once, and its rows are kept once, however many they are."""
+    """A source with many listeners: it is read once, and its rows are kept once, for all of them."""
 
     def __init__(self, source: Watched, every: float) -> None:
         self._source = source
@@ -63,7 +63,7 @@ class Channel:
         self._looking = asyncio.Lock()
 
     async def after(self, number: int) -> tuple[int, News]:
-        """The number of the newest news, and what came after another number: all of it, where that is too long ago."""
+        """Return the newest news' number, and the news after another number: all of them, if that is too old."""
         async with self._looking:
             if asyncio.get_running_loop().time() >= self._due:
                 await run_in_threadpool(self._look)

@@ -25,7 +25,7 @@ class PageTurns:
         self._asked: dict[Any, tuple[str, int, asyncio.Future[bool]]] = {}  # who came first, first
 
     def take(self, connection: Any, address: str, *, known: bool) -> asyncio.Future[bool] | None:
-        """Take a turn, or get what tells when there is one; it tells False to who left before."""
+        """Take a turn, or return a future of one; its result is False for connections that left before."""
         most = _ALL if known else _ADDRESS
         if connection in self._held or self._try(connection, address, most):
             return None

@@ -43,7 +43,7 @@ command = typer.Typer(
 AT_ONCE = 2
 """Processes whose memory is measured side by side."""
 OUTSIDE_LINES = 8
-"""Those of `export.check.baselines`."""
+"""The lines of `export.check.baselines`."""
 
 
 class BenchError(SpryError):

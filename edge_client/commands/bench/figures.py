@@ -29,7 +29,7 @@ class StepFigures(msgspec.Struct, frozen=True):
     peak_mb: float | None = None
     """Highest while it runs, above what is loaded; mapped files left out."""
     peak_mapped_mb: float | None = None
-    """The same with what it reads of mapped files: weights that loading has not touched yet."""
+    """The peak with what it reads of mapped files: weights that loading has not touched yet."""
     load_mb: float | None = None
     rss_mb: float | None = None
 
@@ -55,7 +55,7 @@ def megabytes(value: int | None) -> float | None:
 
 
 def beside_stock(rows: Iterable[StepFigures]) -> list[StepFigures]:
-    """Each row with its ratio to the stock forward, where that was measured."""
+    """Return each row with its ratio to the stock forward, where that was measured."""
     rows = list(rows)
     stock = next((row.cpu_ms for row in rows if (row.runtime, row.step) == (STOCK_ONNX, STOCK_FP32)), None)
     if not stock:

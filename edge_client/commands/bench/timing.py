@@ -1,4 +1,4 @@
-"""How long a step takes and the memory that it takes, in no more runs than it needs."""
+"""Measure the time and memory of a step, in no more runs than needed."""
 
 from __future__ import annotations
 

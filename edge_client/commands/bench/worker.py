@@ -36,11 +36,11 @@ FORWARD, DUAL, SUFFIX, EXACT, MIXED = "forward", "dual", "suffix", "exact", "mix
 LOW = " low"
 """Ends the names of steps that hold one program at a time."""
 EXACT_BLOCKS = 1
-"""Those that a mixed step goes back through."""
+"""The blocks that a mixed step backpropagates through."""
 OF_EACH = 4
 """Programs of one shape that are timed."""
 SMALL = 0.1
-"""Of random numbers in the place of trained weights."""
+"""The deviation of random numbers in place of trained weights."""
 
 
 class Variant(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Variant(msgspec.Struct, frozen=True):
     cut: int = 0
     directions: int = 1
     low_memory: bool = False
-    """Whether it holds one program at a time."""
+    """True if it holds one program at a time."""
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class BenchWork(msgspec.Struct, frozen=True):
     memory: bool
     """Measure the memory of the only variant; otherwise the times of all."""
     device: str = CPU
-    """Where the runtime computes."""
+    """The device on which the runtime computes."""
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Measured(msgspec.Struct, frozen=True):
     peak_bytes: int | None = None
     """Above what is loaded, without files that it maps."""
     peak_mapped_bytes: int | None = None
-    """The same with them."""
+    """The peak with mapped files."""
     load_bytes: int | None = None
     rss_bytes: int | None = None
     """Highest of the whole process."""

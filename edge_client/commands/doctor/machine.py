@@ -1,4 +1,4 @@
-"""What `spry doctor` looks at on any machine: system, memory, disk, libraries, runtimes and the user's conditions.
+"""Check any machine for `spry doctor`: system, memory, disk, libraries, runtimes and the user's conditions.
 
 Other packages add a `DoctorCheck` of their own by an entry point of the group ``spry.checks``.
 """
@@ -45,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True):
     state: Verdict
     found: str
     advice: str = ""
-    """What to do, unless all is well."""
+    """The advice, unless all is well."""
 
 
 class Scope(NamedTuple):
@@ -68,7 +68,7 @@ class DoctorCheck(Protocol):
 
 
 def machine(asked: Scope) -> Iterator[Finding]:
-    """This machine as a device that takes part."""
+    """Check this machine as a device that takes part."""
     yield Finding("spry", "ok", f"{__version__}, Python {platform.python_version()}")
     yield _system()
     yield _memory(Machine())
@@ -81,7 +81,7 @@ def machine(asked: Scope) -> Iterator[Finding]:
 
 
 def disk(name: str, folder: Path) -> Finding:
-    """How much is free where the folder lies, or would."""
+    """Report how much is free on the folder's disk."""
     free = shutil.disk_usage(_existing(folder)).free
     room = f"{size(free)} free at {folder}"
     if free >= LITTLE_DISK:
@@ -91,7 +91,7 @@ def disk(name: str, folder: Path) -> Finding:
 
 
 def writable(name: str, folder: Path) -> Finding:
-    """Nothing is made: the folder itself, or the one that it would be made in."""
+    """Check without making anything that the folder, or the one that it would be made in, can be written."""
     there = _existing(folder)
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return Finding(name, "ok", f"{folder} " + ("can be written" if folder.exists() else "will be made"))
@@ -173,7 +173,7 @@ def _version(library: str) -> str:
 
 
 def _fails_to_load(*libraries: str) -> str:
-    """Why it cannot be imported; empty when it can."""
+    """Say why libraries cannot be imported; empty when they can."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", f"import {', '.join(libraries)}"],

@@ -1,4 +1,4 @@
-"""What `spry doctor` looks at between this device and a server: answer, clock, certificate, enrolment."""
+"""Check the way from this device to a server for `spry doctor`: answer, clock, certificate, enrolment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a device is to take part: what its command line says, in a form that passes from process to process."""
+"""Define the wishes of a device's command line, in a form that passes from process to process."""
 
 from __future__ import annotations
 

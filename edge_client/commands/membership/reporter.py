@@ -1,4 +1,4 @@
-"""What a device tells of its part, on whatever is there to read it."""
+"""Print a device's progress, for whatever is there to read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _LOG_SECONDS = 10.0
-"""Between two lines of progress in a log."""
+"""The seconds between two lines of progress in a log."""
 _MOVING = {"progress": ("step", "steps"), "download": ("bytes", "total")}
 """Events that come many times: which of their details tell how far it went."""
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 _PATH = "SPRY_PATH"
-"""Where the one before imports from: a program given by `-c` would look into the current folder too."""
+"""The variable of the predecessor's import path: a program given by `-c` would look into the current folder too."""
 _CODE = (
     f"import json, os, sys; sys.path[:] = json.loads(os.environ[{_PATH!r}]); "
     f"from {__name__} import without_httpx_command; without_httpx_command(); from {{}} import main; main()"
@@ -23,7 +23,7 @@ _state = {"allowed": False}
 
 
 def allow_successors() -> None:
-    """This process is the command's own, and may be replaced."""
+    """Allow this process to be replaced, as it is the command's own."""
     _state["allowed"] = True
 
 

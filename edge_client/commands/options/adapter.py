@@ -1,4 +1,4 @@
-"""What a model is adapted with: asked for on the command line, and handed on as it is."""
+"""Define a model's adapter as asked for on the command line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def own_depth(method: str) -> float:
 
 
 def told_blocks(method: str, last_blocks: int | None) -> str:
-    """How many of the last blocks are adapted, in a word; empty for all."""
+    """Say how many of the last blocks are adapted, in a word; empty for all."""
     if last_blocks is None and (share := own_depth(method)) < ALL_BLOCKS:
         return f"{share:.0%}"
     return f"{last_blocks}" if last_blocks else ""
@@ -55,7 +55,7 @@ def told_blocks(method: str, last_blocks: int | None) -> str:
 
 @dataclass(frozen=True)
 class AdapterOptions(OptionGroup):
-    """How a model is adapted."""
+    """Options for the adapter of a model."""
 
     title = "Adapter"
 
@@ -75,7 +75,7 @@ class AdapterOptions(OptionGroup):
             min=0, help="Adapt so many of the last blocks; 0: all. Left out: half with LoRA and a head, else all."
         ),
     ] = None
-    """None: the share that the method was measured best in, or wherever the layers are that are named."""
+    """None: the share that the method was measured best in, or wherever the named layers are."""
     from_mean: Annotated[
         bool,
         typer.Option("--from-mean", help="Begin with what an encoder of sentences says by its mean; takes a minute."),
@@ -92,7 +92,7 @@ class AdapterOptions(OptionGroup):
         return self if has_head(task) or self.last_blocks is not None else replace(self, last_blocks=0)
 
     def blocks_of(self, blocks: int) -> int:
-        """How many of a model's blocks are adapted, from its end; 0: all of them."""
+        """Return how many of a model's blocks are adapted, from its end; 0: all of them."""
         if self.last_blocks is not None:
             return self.last_blocks
         share = own_depth(self.method)

@@ -22,7 +22,7 @@ class OptionGroup:
     """
 
     title: ClassVar[str]
-    """What the help writes above its options."""
+    """The heading above its options in the help."""
 
 
 def command_group(what: str) -> typer.Typer:
@@ -33,13 +33,13 @@ def command_group(what: str) -> typer.Typer:
 class _Option(NamedTuple):
     field: str
     parameter: inspect.Parameter
-    """As typer reads it."""
+    """The parameter as typer reads it."""
     read: Callable[[Any], Any]
-    """From what typer gives to the field's value."""
+    """Converts typer's value to the field's."""
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
-    """For typer a command with a parameter for each option; the function itself is handed its groups.
+    """Make a command for typer with a parameter for each option; the function itself is handed its groups.
 
     `Annotated[AGroup, {"alpha": "--lora-alpha"}]` gives options other names than the group does.
     """

@@ -29,7 +29,7 @@ SYSTEMD = Path("/run/systemd/system")
 CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
 _PRIVATE = 0o600
 _ABOVE_TRAINING = 150 * 10**6
-"""What Python, the runtime and the tokenizer take beside the memory that --max-memory limits."""
+"""The memory of Python, the runtime and the tokenizer beside the memory that --max-memory limits."""
 _MANY_FILES = 65_536
 
 
@@ -38,7 +38,7 @@ class ServiceError(SpryError):
 
 
 class UnitFolders(NamedTuple):
-    """Where units and their secrets are kept."""
+    """The folders of units and their secrets."""
 
     units: Path
     secrets: Path
@@ -57,7 +57,7 @@ class Wanted(NamedTuple):
 
     name: str
     words: tuple[str, ...]
-    """Without secrets, with whole paths."""
+    """The command without secrets, with whole paths."""
     values: dict[str, Any]
 
 
@@ -200,7 +200,7 @@ def _check_rights(place: UnitFolders) -> None:
 
 
 def _check_enrolment(service: Service, token: str | None) -> None:
-    """Without either the service would end at once."""
+    """Refuse a service without a token or an enrolment, which would end at once."""
     if not token and not service.secrets.exists() and not any(service.folder.glob("*/identity.json")):
         raise ServiceError(
             f"no device is enrolled in {service.folder}: give --token, or --home with the folder that spry join used"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 PRIVILEGED_PORTS = 1024
 _HIGH = 0.9
-"""Of the memory limit: from there on the service is slowed down and its memory taken back, before it is ended."""
+"""The share of the memory limit beyond which the service is slowed down and loses memory, before it is ended."""
 
 _CONFINED = (
     "LockPersonality=yes",
@@ -46,7 +46,7 @@ class Service:
     secrets: Path
     """A file with variables, which need not exist."""
     user: str | None = None
-    """Who it runs as; None in a user's own manager."""
+    """The user that it runs as; None in a user's own manager."""
     memory: int | None = None
     nice: int = 0
     weight: int | None = None

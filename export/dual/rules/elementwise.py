@@ -64,7 +64,7 @@ def _gelu(directions: Directions, x: Dual, *, approximate: str = "none") -> tupl
 
 
 def _normal_parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of x gelu lets through, and the derivative of that."""
+    """Compute the share of x that gelu lets through, and the derivative of that."""
     part = x * math.sqrt(0.5)
     share = torch.erf(part) * 0.5 + 0.5
     return share, torch.exp(_NORMAL - part * part)
@@ -127,7 +127,7 @@ def _to(directions: Directions, result: Tensor, x: Dual, *rest: Any, **keywords:
 
 
 def _is_batched(result: Tensor, *operands: Any) -> bool:
-    """Whether `result` holds examples along dimension 0, as its operands say."""
+    """Tell whether `result` holds examples along dimension 0, as its operands say."""
     rows = [operand.value for operand in operands if isinstance(operand, Dual) and operand.batched]
     if any(row.dim() != result.dim() for row in rows):
         raise NotImplementedError(f"operands that turn the batch dimension into another one of {tuple(result.shape)}")

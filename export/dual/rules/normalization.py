@@ -25,7 +25,7 @@ def _layer_norm(
     eps: float = 1e-5,
     *rest: Any,
 ) -> tuple[Tensor, Tensor]:
-    """With y = w·n + b and n = (x - mean)·r; dn = r·(dx - mean(dx) - n·mean(n·dx)).
+    """Differentiate y = w·n + b with n = (x - mean)·r: dn = r·(dx - mean(dx) - n·mean(n·dx)).
 
     Half precision is computed in float32, as the op itself does inside.
     """

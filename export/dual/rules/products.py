@@ -59,7 +59,7 @@ def _linear(directions: Directions, result: Tensor, x: Dual, weight: Dual) -> Te
 
 
 def _widens(directions: Directions, x: Dual, weight: Dual) -> bool:
-    """Whether a product of few numbers a token makes many, so that a sum of two such products costs more than they."""
+    """Tell whether a product turns few numbers of a token into many, so that a sum of two such products costs more."""
     alike = x.batched and x.value.dim() == 3 and len(x.value) == directions.batch
     return alike and _FEW * weight.value.shape[1] <= weight.value.shape[0]
 
@@ -73,7 +73,7 @@ def _as_one(directions: Directions, x: Dual, weight: Dual, turned: Tensor) -> Te
 
 @tangent_of(aten.matmul.default, aten.bmm.default)
 def _matmul(directions: Directions, result: Tensor, x: Dual, y: Dual) -> Tensor:
-    """Between activations, as in attention, or between weights, or an activation times a weight."""
+    """Multiply activations, as in attention, or weights, or an activation and a weight."""
     if y.batched:
         if x.value.dim() != y.value.dim() or y.value.dim() < 3 or not x.batched:
             raise NotImplementedError(f"operands of shapes {tuple(x.value.shape)} and {tuple(y.value.shape)}")

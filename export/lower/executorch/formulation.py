@@ -1,9 +1,9 @@
-"""What a formulation is: an op that XNNPACK's delegate does not take, written with ops that it takes.
+"""Define formulations: an op that XNNPACK's delegate does not take, written with ops that it takes.
 
-One function per op, called with the op's own arguments while a program is traced again. What has none stays as it is.
-The delegate knows float tensors of up to six dimensions, products as `bmm` or as a linear with a stored weight, softmax
-along the last dimension, and elementwise arithmetic with broadcasting; it knows no booleans (`Mask` stands for them),
-no reductions (a product with a row of ones is one) and no `expand` (so is a product with ones).
+One function per op, called with the op's own arguments while a program is traced again. An op without one stays as it
+is. The delegate knows float tensors of up to six dimensions, products as `bmm` or as a linear with a stored weight,
+softmax along the last dimension, and elementwise arithmetic with broadcasting; it knows no booleans (`Mask` stands for
+them), no reductions (a product with a row of ones is one) and no `expand` (so is a product with ones).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _COPYING: dict[Any, Any] = {
     aten.select.int: aten.select_copy.int,
     aten.split_with_sizes.default: aten.split_with_sizes_copy.default,
 }
-"""In this dialect no result shares its memory with an operand."""
+"""The operators of this dialect, whose results never share memory with an operand."""
 
 
 class EdgeGraph:
@@ -135,7 +135,7 @@ class EdgeGraph:
 
 
 def shapes_alone(program: ExportedProgram) -> ExportedProgram:
-    """One that takes and gives tensors of the same shapes and computes nothing."""
+    """Return a program that takes and returns tensors of the same shapes and computes nothing."""
     edge = EdgeGraph()
     taken = set(program.graph_signature.user_inputs)
     for node in program.graph.find_nodes(op="placeholder"):

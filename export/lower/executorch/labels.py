@@ -45,7 +45,7 @@ def look_up_labels(graph: fx.Graph) -> None:
 
 
 def _look_up(graph: fx.Graph, parts: list[_Stacked]) -> None:
-    """In place of what the first part makes of labels; that of others is added to it, and is left out."""
+    """Replace the first part's product for labels by a look-up; those of other parts, which are added, are left out."""
     first, rows = parts[0], sum(value_of(part.weight).shape[0] for part in parts)
     weight = first.weight
     with graph.inserting_before(weight):

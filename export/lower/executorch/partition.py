@@ -1,4 +1,4 @@
-"""What goes to XNNPACK, and what is left to kernels on the CPU."""
+"""Choose what goes to XNNPACK, and what is left to kernels on the CPU."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class SegmentPartitioner(XnnpackPartitioner):
         self.delegation_spec = DelegationSpec("XnnpackBackend", [CompileSpec("dqlinear_partitioner", b"")])
 
     def partition(self, exported_program: ExportedProgram) -> Any:
-        """Without XNNPACK's look at who calls it, which reads the sources of all callers."""
+        """Partition without XNNPACK's look at who calls it, which reads the sources of all callers."""
         return super(XnnpackPartitioner, self).partition(exported_program)
 
     def generate_partitions(self, ep: ExportedProgram) -> list[Any]:
-        """As few as possible in each stage: what crosses from one to the next would be kept in planned memory.
+        """Generate as few partitions as possible in each stage: values between two of them are kept in planned memory.
 
         XNNPACK's own grouping starts from the quantized products and leaves one partition per block.
         """

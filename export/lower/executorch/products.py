@@ -75,7 +75,7 @@ def _rows_of_weight(edge: EdgeGraph, name: str, weight: Quantized) -> fx.Node:
 
 
 def _rows_of_activations(edge: EdgeGraph, x: fx.Node) -> fx.Node:
-    """In 8 bits with one scale and zero point per token."""
+    """Quantize activations in 8 bits with one scale and zero point per token."""
     block = [1] * (value_of(x).dim() - 1) + [value_of(x).shape[-1]]
     chosen = edge.call(
         _torchao.choose_qparams_affine.default, x, "ASYMMETRIC", block, torch.int8, None, None, _EPSILON,

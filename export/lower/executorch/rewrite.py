@@ -195,7 +195,7 @@ def _needless_expansions(graph: fx.Graph) -> None:
 
 
 def _may_be(node: fx.Node, shape: tuple[int, ...], smaller: dict[fx.Node, tuple[int, ...]]) -> bool:
-    """Whether everything after `node` comes out the same if it has this smaller shape."""
+    """Tell whether everything after `node` comes out the same if it has this smaller shape."""
     smaller[node] = shape
     for user in node.users:
         if user.target not in _BROADCASTING:

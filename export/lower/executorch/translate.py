@@ -141,7 +141,7 @@ class _Translator:
         return products.embedding(self.edge, self._operand(ids), name, self.weights.table(name))  # type: ignore[arg-type]
 
     def _is_part(self, node: fx.Node) -> bool:
-        """Whether a weight is some rows of a larger one."""
+        """Tell whether a weight is some rows of a larger one."""
         return node.name not in self.folded and slot_of(node).rows is not None
 
     def _weight(self, node: fx.Node) -> tuple[str, Tensor | Quantized]:

@@ -1,4 +1,4 @@
-"""How frozen weights are stored and multiplied: the numbers that XNNPACK's kernels compute with.
+"""Store and multiply frozen weights: the numbers that XNNPACK's kernels compute with.
 
 int8: one scale per row of the weight, codes from -127 to 127. int4: one scale per 32 columns, codes from -8 to 7; a
 scale is 1 to 127 times a power of two that its row shares, which is exact in the bfloat16 that XNNPACK stores and one
@@ -44,7 +44,7 @@ class Quantized:
     lowest: int
     highest: int
     rotation: Tensor | None = None
-    """What the input is turned by; the codes are those of the turned weight."""
+    """The rotation of the input; the codes are those of the turned weight."""
 
     def of_rows(self, rows: slice) -> Quantized:
         """Some rows, copied."""
@@ -64,7 +64,7 @@ class Quantized:
 
     @property
     def nibbles(self) -> Tensor:
-        """Two codes a byte as XNNPACK stores them, the even column in the low half; read as int8."""
+        """The codes, two a byte as XNNPACK stores them, the even column in the low half; read as int8."""
         unsigned = (self.codes + 8).to(torch.uint8)
         return (unsigned[:, 1::2] * 16 + unsigned[:, ::2]).view(torch.int8)
 

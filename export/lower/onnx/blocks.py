@@ -41,7 +41,7 @@ class Blocks4(Frozen):
         )  # fmt: skip
 
     def linear_before_t(self, graph: Graph, x: fx.Node) -> str:
-        """In float32, with what the other product needs too: a packed copy would be of no other use."""
+        """Multiply in float32, with what the other product needs too: a packed copy would be of no other use."""
         weights, parts = self._floats(graph)
         if len(parts) > 1 or self.columns % BLOCK:
             return self.linear(graph, x)
@@ -73,7 +73,7 @@ class Blocks4(Frozen):
         return weights, parts
 
     def embedding(self, graph: Graph, ids: fx.Node) -> str:
-        """Only for a table that is also a product's weight."""
+        """Look up rows, only for a table that is also a product's weight."""
         shape = tuple(value_of(ids).shape)
         numbers, scales = (graph.external(reference) for reference in self._encoded())
         packed = graph.op("Gather", numbers, ids, axis=0)

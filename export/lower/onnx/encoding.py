@@ -21,7 +21,7 @@ _SMALLEST = 32
 
 
 def encoding_of(shape: Sequence[int], precision: Precision, *, embedding: bool, products: type[Rows8]) -> type[Frozen]:
-    """How a weight is stored; `embedding` is true of a table that is only looked up."""
+    """Choose how a weight is stored; `embedding` is true for a table that is only looked up."""
     if precision == "none" or min(shape) < _SMALLEST:
         return Float
     if embedding:

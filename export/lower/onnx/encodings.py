@@ -1,4 +1,4 @@
-"""How a frozen weight is rounded: symmetric 8 bits with a scale per row, or 4 bits with a scale per block of 32.
+"""Round frozen weights: symmetric 8 bits with a scale per row, or 4 bits with a scale per block of 32.
 
 Those of 4 bits lie around the middle of an unsigned type.
 """
@@ -39,7 +39,7 @@ def decode_rows(numbers: NDArray[np.int8], scales: Floats, *, turned: bool = Fal
 
 
 def encode_blocks(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
-    """Two numbers of 0…15 to a byte [out, blocks, 16], and a scale per block [out, blocks]; 8 stands for zero.
+    """Encode two numbers of 0…15 to a byte [out, blocks, 16], with a scale per block [out, blocks]; 8 stands for zero.
 
     The scale is signed so that a block's largest weight is exact. Rows are padded to whole blocks.
     """
@@ -67,7 +67,7 @@ def decode_blocks(packed: NDArray[np.uint8], scales: Floats, columns: int) -> Fl
 
 
 def group_of(columns: int) -> int:
-    """How many channels are turned together: whole groups, of a power of two."""
+    """Return how many channels are turned together: whole groups, of a power of two."""
     return min(columns & -columns, _LARGEST_GROUP)
 
 
@@ -81,6 +81,6 @@ def hadamard(group: int) -> Floats:
 
 
 def turn(rows: Floats) -> Floats:
-    """Each row by the matrix above, group by group."""
+    """Multiply each row by the matrix above, group by group."""
     group = group_of(rows.shape[1])
     return (rows.reshape(-1, group) @ hadamard(group)).reshape(rows.shape)

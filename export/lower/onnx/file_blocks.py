@@ -71,7 +71,7 @@ class FileBlocks(Blocks4):
         return graph.reshape(both, [*shape, self.columns])
 
     def _dequantized(self, graph: Graph) -> tuple[list[str], list[tuple[int, int]]]:
-        """Without what blocks are shifted by."""
+        """Dequantize without the offsets of blocks."""
         if self.kept.bits == 4:
             return super()._dequantized(graph)
         numbers, scales = self._encoded()

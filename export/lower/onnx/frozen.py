@@ -93,7 +93,7 @@ def product(graph: Graph, x: Operand, weight: str, *, turned: bool) -> str:
 
 
 def slices(rows: int, columns: int) -> list[tuple[int, int]]:
-    """Where a weight is cut that is dequantized piece by piece."""
+    """Return where a weight is cut that is dequantized piece by piece."""
     step = max(1, _AT_ONCE // columns)
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 

@@ -43,7 +43,7 @@ _LINE = 64
 
 @dataclass(frozen=True)
 class WeightReference:
-    """Where an array lies in an external file."""
+    """The place of an array in an external file."""
 
     name: str
     file: str
@@ -94,10 +94,10 @@ class Graph:
         self.values: dict[fx.Node, str | list[str]] = {}
         """The value of each translated node; several for a node that returns a tuple."""
         self.notes: dict[Any, Any] = {}
-        """What translation rules remember from one node to another, such as an activation's digits."""
+        """The notes of translation rules from one node to another, such as an activation's digits."""
         self.scales = RowScales()
         self.shapes: dict[str, tuple[int, ...]] = {}
-        """Those known, by the values' names."""
+        """The known shapes, by the values' names."""
         self._nodes: list[NodeProto] = []
         self._initializers: dict[str, TensorProto] = {}
         self._scope = ""

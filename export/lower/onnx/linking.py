@@ -1,7 +1,7 @@
-"""One model of a chain's: the segments' nodes one behind the other, with weights where the segments have them.
+"""Link a chain's segments to one model: their nodes one behind the other, with weights where the segments have them.
 
 A call of a session has a price, and threads that rest between two calls have to be woken: for one token of 32 segments
-both come to more than the products do.
+both cost more than the products do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from edge_client.bundle.manifest import ProgramSpec
 from export.lower.target import STATE, linked_tensors
 
 _CONSTANT = "c."
-"""How constants are named: by their content, so that segments share them."""
+"""The prefix of constants, which are named by their content, so that segments share them."""
 _LOCATION = "location"
 
 

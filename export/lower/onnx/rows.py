@@ -24,7 +24,7 @@ from export.lower.onnx.frozen import Frozen
 from export.lower.onnx.graph import MICROSOFT, Array, Graph, Operand, WeightReference
 
 Digits = tuple[Sequence[str], str]
-"""Of what enters a product: numbers, the coarse ones first, and the scales of the rows of these."""
+"""The digits of a product's input: numbers, the coarse ones first, and the scales of the rows of these."""
 
 _MIDDLE = np.array(128, np.uint8)
 """Stands for zero in a byte of what enters a product."""
@@ -32,7 +32,7 @@ _ZERO = np.array(0, np.int8)
 _DIGIT = 254.0
 """A digit's scale in the next one's: what is left of a number is at most half a step to either side."""
 _TINY = 1e-20
-"""In place of a largest value of zero."""
+"""The scale in place of a largest value of zero."""
 
 
 class Rows8(Frozen):
@@ -42,7 +42,7 @@ class Rows8(Frozen):
     largest: ClassVar[int] = 127
     suffix: ClassVar[str] = "s8"
     digits: ClassVar[int] = 1
-    """Of what enters a product, 8 bits each."""
+    """The number of digits of a product's input, 8 bits each."""
 
     @classmethod
     def rounded(cls, weight: Floats) -> Floats:
@@ -101,7 +101,7 @@ class Rows7(Rows8):
 
 
 class FineRows8(Rows8):
-    """Two digits: nearly as exact as the weight, for twice the products."""
+    """A product with two digits: nearly as exact as the weight, for twice the products."""
 
     digits = 2
 
@@ -131,7 +131,7 @@ def _rounded_once(graph: Graph, x: fx.Node, digits: int) -> Digits:
 
 
 def _rounded(graph: Graph, x: Operand, shape: Sequence[int], digits: int) -> Digits:
-    """In 8 bits around 128 [rows, in], of each digit; and the scale of each row [rows, 1]."""
+    """Round in 8 bits around 128 [rows, in], for each digit; with the scale of each row [rows, 1]."""
     count = math.prod(shape[:-1])
     rows = x if len(shape) == 2 else graph.reshape(x, (count, shape[-1]))
     # The extremes of either sign: magnitudes would be written to memory for it, and read again.

@@ -1,4 +1,4 @@
-"""What a rule is: what one aten operator becomes in ONNX, one node or a few.
+"""Define translation rules: each turns one aten operator into ONNX, one node or a few.
 
 A rule gets the graph, the node and the node's arguments; it returns the value's name, or the names of a tuple's.
 """

@@ -43,7 +43,7 @@ class SegmentWeights:
         self.stored = stored
         self.precision: Precision = precision
         self.products = products
-        """How weights in 8 bits are multiplied by."""
+        """The products for weights in 8 bits."""
         self.own = own
         self.shared = shared
         """Files of weights that another segment uses as well, the other way."""
@@ -76,7 +76,7 @@ class SegmentWeights:
         return self.own.add(self._name(slot.name), lambda: self.stored[slot.name].detach().numpy())
 
     def _name(self, name: str) -> str:
-        """Without the segment's part, so that equal blocks give equal graphs."""
+        """Name a weight without the segment's part, so that equal blocks give equal graphs."""
         if name in self.shared:
             return name
         return f"w{self._numbers.setdefault(name, len(self._numbers))}"
@@ -160,7 +160,7 @@ class Translator:
             self.graph.values[node] = frozen.linear(self.graph, x)
 
     def _stays_apart(self, cat: fx.Node) -> bool:
-        """Whether this stacks values and tangents as the dual rule of `spry::linear` does, for int8 products only."""
+        """Tell whether a node stacks values and tangents like the dual rule of `spry::linear`; int8 products only."""
         parts, *axis = cat.args
         rows = [value_of(part).shape[0] for part in parts]  # type: ignore[union-attr]
         return axis in ([], [0]) and len(rows) == 2 and all(self._is_int8_pair(user, rows) for user in cat.users)

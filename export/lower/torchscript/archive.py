@@ -11,7 +11,7 @@ native: Any = torch._C  # pyright: ignore[reportPrivateUsage] - its readers and 
 
 _WRITTEN_ANEW = ("version", "byteorder", ".data/serialization_id")
 _SOURCES = ".debug_pkl"
-"""Where each operation was written, with the paths of the exporting machine."""
+"""The suffix of the records of where each operation was written, with the paths of the exporting machine."""
 
 
 def archive(module: Any) -> bytes:

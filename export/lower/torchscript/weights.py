@@ -1,4 +1,4 @@
-"""How frozen weights are stored and multiplied: weight-only, dequantized in the graph right before the product.
+"""Store and multiply frozen weights: weight-only, dequantized in the graph right before the product.
 
 int8: one scale per row. int4: one float16 scale per 32 columns, two codes a byte. Embeddings hold one byte per number
 and one scale per row in both. Layers with fewer than 32 rows or columns stay in float32, and an int4 weight is int8

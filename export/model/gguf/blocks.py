@@ -21,7 +21,7 @@ class _Form(NamedTuple):
 
 
 FORMS = {"Q4_0": _Form(4, 1), "Q4_1": _Form(4, 2), "Q8_0": _Form(8, 1)}
-"""By the name of a `GGMLQuantizationType`."""
+"""The forms, by the name of a `GGMLQuantizationType`."""
 
 
 class GgufBlocks:

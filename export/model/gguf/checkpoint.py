@@ -118,7 +118,7 @@ class GgufCheckpoint:
             raise BadGguf(f"{self.path}: {called} is {has} instead of {expected}; take another copy of the model")
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Each in float32, as transformers has it."""
+        """Yield each weight in float32, as transformers has it."""
         for name, called in self.names.items():
             value = self.laid_out(name, self.numbers(self.header.tensors[called]))
             yield name, torch.from_numpy(np.require(value, requirements=["C", "W"]))
@@ -147,7 +147,7 @@ class GgufCheckpoint:
         return found
 
     def _turned_heads(self, name: str) -> int | None:
-        """How many heads a weight's rows are of, where they stand in another order."""
+        """Return how many heads a weight's rows are of, where they are in another order."""
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
         return self._fields[heads] if self.family.pairs and heads is not None else None
 
@@ -175,7 +175,7 @@ class GgufCheckpoint:
         return tokenizer
 
     def write(self, folder: Path) -> Path:
-        """As a folder whose weights can be mapped, a file for each tensor."""
+        """Write a folder whose weights can be mapped, a file for each tensor."""
         from export.model.mapped import Scratch
 
         scratch = Scratch(folder)

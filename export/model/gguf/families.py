@@ -1,4 +1,4 @@
-"""What llama.cpp calls an architecture, as transformers has it: configuration, and weights kept another way.
+"""Map llama.cpp's architectures to transformers: configuration, and weights kept another way.
 
 Names of tensors are the `gguf` package's to know. Another architecture is one more line of `FAMILIES`.
 """
@@ -14,7 +14,7 @@ from edge_client.gguf.header import BadGguf, GgufHeader
 
 Fields = dict[str, Any]
 _SEEN = tuple(2**power for power in (13, *range(5, 18)))
-"""How many tokens a model saw before its positions were slowed: 8192, most likely."""
+"""The numbers of tokens that a model may have seen before its positions were slowed: 8192, most likely."""
 
 
 class Family(NamedTuple):
@@ -23,7 +23,7 @@ class Family(NamedTuple):
     model_type: str
     """transformers'."""
     fields: Callable[[GgufHeader], Fields]
-    """Of the configuration, beside those that all share."""
+    """Returns fields of the configuration, beside those that all share."""
     pairs: bool = False
     """Positions turn neighbouring features, where transformers turns those half a head apart."""
     from_one: bool = False
@@ -55,7 +55,7 @@ def _plain(header: GgufHeader) -> Fields:
 
 
 def _positions(header: GgufHeader, size: int, turned: int) -> Fields:
-    """How positions turn features."""
+    """Return the rotation of positions."""
     rope: Fields = {"rope_type": "default", "rope_theta": header.of("rope.freq_base", 10_000.0)}
     if turned != size:
         rope["partial_rotary_factor"] = turned / size
@@ -75,13 +75,13 @@ def _positions(header: GgufHeader, size: int, turned: int) -> Fields:
 
 
 def llama3_positions(header: GgufHeader, slower: np.ndarray, rope: Mapping[str, Any], size: int) -> Fields:
-    """By which rule each pair of features turns so many times slower: all of Llama 3.1 and later share it.
+    """Return the rule by which each pair of features rotates so many times slower: all of Llama 3.1 and later share it.
 
     Args:
-        header: of the file.
+        header: the file's.
         slower: the file's numbers, one a pair.
-        rope: what is known of positions.
-        size: of a head.
+        rope: the known fields of positions.
+        size: a head's.
     """
     factor, low, high = float(slower.max()), 1.0, 4.0
     waves = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, size, 2) / size)
@@ -140,7 +140,7 @@ def _gemma3(header: GgufHeader) -> Fields:
 
 
 def _query_scale(fields: Fields, blocks_of_largest: int) -> int:
-    """By what queries are divided, as its root; the family's largest takes the embedding's share instead of a head."""
+    """Return the square of the queries' divisor; the family's largest takes the embedding's share instead of a head."""
     largest = fields["num_hidden_layers"] == blocks_of_largest
     return fields["hidden_size"] // fields["num_attention_heads"] if largest else fields["head_dim"]
 
@@ -180,4 +180,4 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2": Family("qwen2", _plain),
     "qwen3": Family("qwen3", _qwen3),
 }
-"""By llama.cpp's name, which is a file's `general.architecture`. Mistral's models are `llama` there."""
+"""The families, by llama.cpp's name, a file's `general.architecture`. Mistral's models are `llama` there."""

@@ -1,4 +1,4 @@
-"""A node: it trains on its own rows, and tells the weights of its part alone."""
+"""Run a node: it trains on its own rows, and sends the weights of its part alone."""
 
 from server.flower.client import spry_client
 

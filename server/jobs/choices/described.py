@@ -1,6 +1,6 @@
-"""A job's settings as a form shows them: in groups, each with a line of help, read from the settings' own types.
+"""Describe a job's settings for a form: in groups, each with a line of help, read from the settings' own types.
 
-A setting that is added to `JobSettings`, `Training` or `ServerOptimizer` is here without another line; one that no
+Any setting that is added to `JobSettings`, `Training` or `ServerOptimizer` is here without another line; one that no
 group names stands in the last.
 """
 
@@ -41,9 +41,9 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "The server's step": ("optimizers.",),
     "Other": (),
 }  # fmt: skip
-"""Titles, with the settings below each: by their names, or by how these begin."""
+"""The titles, with the settings below each: by their names, or by how these begin."""
 _ELSEWHERE = "held_out"
-"""A file, not a value."""
+"""The setting that a form leaves out: a file, not a value."""
 
 
 class SettingView(BaseModel):
@@ -52,7 +52,7 @@ class SettingView(BaseModel):
     name: str
     """The setting's name as `--set` takes it, such as `training.epochs`."""
     help: str
-    """The help of its option of `spry job create`, where there is one."""
+    """The help of its option of `spry job create`, if it has one."""
     kind: Kind
     choices: list[str]
     """The names that may be chosen."""
@@ -80,7 +80,7 @@ def described() -> list[SettingsGroup]:
 
 
 def _place(name: str) -> tuple[int, int]:
-    """The numbers of its group, and of what names it there."""
+    """Return the number of its group, and of the name or beginning that puts it there."""
     for number, wanted in enumerate(_GROUPS.values()):
         for place, one in enumerate(wanted):
             if name == one or (one[-1] in "._" and name.startswith(one)):
@@ -131,7 +131,7 @@ def _found(settings: Mapping[str, Any], name: str) -> Any:
 
 
 def _helps() -> dict[str, str]:
-    """A line for each setting that has one beside its type: of the command's option, or the field's docstring."""
+    """Collect a line for each setting that has one beside its type: its option's help, or the field's docstring."""
     helps = {f"training.{name}": line for name, line in _docstrings(Training)}
     for whose in ("units", "head"):
         helps |= {f"optimizers.{whose}.{name}": line for name, line in _docstrings(ServerOptimizer)}
@@ -144,13 +144,13 @@ def _helps() -> dict[str, str]:
 
 
 def _setting_of(group: type[RoundOptions | TrainingOptions], field: str) -> str:
-    """The setting that an option of this field gives."""
+    """Return the setting that an option of this field sets."""
     marked: Any = {field: field}
     return next(name for name, value in group(**marked).asked().items() if value == field)
 
 
 def _docstrings(kind: type) -> Iterator[tuple[str, str]]:
-    """The lines below a class's fields, as its source has them."""
+    """Yield the lines below a class's fields, as its source has them."""
     body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
     assert isinstance(body, ast.ClassDef)
     for field, line in zip(body.body, body.body[1:], strict=False):

@@ -1,4 +1,4 @@
-"""The presets that a job on a bundle may start from, with what each means and costs a device."""
+"""Price the presets that a job on a bundle may start from, for one device."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from server.policy.depths import common_units, common_variant
 from server.policy.passes import passes
 
 _WEIGHT, _SUMMAND = 4, 8
-"""Bytes of a number that is sent: as it is, or masked for a sum."""
+"""The bytes of a number that is sent: as it is, or masked for a sum."""
 _ANY = "auto", "default", "paper"
-"""Beside what fits the adapter, what people choose between; the others are for adapters of their names."""
+"""The presets to choose from beside the one that fits the adapter; the others are for adapters of their names."""
 
 
 class JobCost(BaseModel):
@@ -38,11 +38,11 @@ class JobCost(BaseModel):
     passes: float
     """The compute of a step, in forward passes."""
     sent: int
-    """Bytes of its updates, in a round."""
+    """The bytes of its updates, in a round."""
     fetched: int
-    """Bytes of weights or of others' reports, in a round; the bundle comes before the first."""
+    """The bytes of weights or of others' reports, in a round; the bundle comes before the first."""
     memory: int | None
-    """Bytes that a step takes at most, weights included; null where the bundle was exported without measuring them."""
+    """The most bytes that a step takes, weights included; null where the bundle was exported without measuring them."""
 
 
 class PresetView(BaseModel):
@@ -51,13 +51,13 @@ class PresetView(BaseModel):
     name: str
     about: str
     fits: bool
-    """Whether it is the one that fits the adapter."""
+    """True if it is the one that fits the adapter."""
     settings: dict[str, Any]
     cost: JobCost
 
 
 class JobPlan(BaseModel):
-    """A job's settings, whole, and what they cost."""
+    """All settings of a job, and their cost."""
 
     preset: str
     settings: JobSettings
@@ -67,7 +67,7 @@ class JobPlan(BaseModel):
 def presets_of(manifest: Manifest, rows: int | None = None) -> list[PresetView]:
     """List the presets that a job on this bundle may start from: the fitting one first, then the plain ones.
 
-    Of `rows` to learn from, where somebody knows.
+    `rows` is the number of rows to learn from, if it is known.
     """
     fitting = preset_for(manifest.adapter.method, {})
     found: list[PresetView] = []
@@ -85,10 +85,10 @@ def planned(manifest: Manifest, given: Mapping[str, Any], preset: str = "", rows
     """Make a job's settings of those that are given, as `spry job create` does.
 
     Args:
-        manifest: of the job's bundle.
+        manifest: the job's bundle's.
         given: settings that go over those of the preset.
-        preset: where they start from; what fits the adapter and the settings when left out.
-        rows: that there are to learn from; None where nobody knows.
+        preset: the one to start from; the one that fits the adapter and the settings if empty.
+        rows: the number of rows to learn from; None if it is unknown.
     """
     if preset and preset not in PRESETS:
         refuse(f"--preset {preset}")
@@ -103,7 +103,7 @@ def planned(manifest: Manifest, given: Mapping[str, Any], preset: str = "", rows
 
 
 def cost_of(manifest: Manifest, settings: JobSettings) -> JobCost:
-    """Reckon what a device pays for a round and its steps, from the bundle's programs and the settings."""
+    """Compute a device's cost of a round and its steps, from the bundle's programs and the settings."""
     variant = common_variant(manifest, settings.training, settings.passes)
     kind = kind_of(variant)
     dealt = [kind.joined(manifest, variant, slot.units) for slot in settings.slots(manifest, settings.invited)]
@@ -119,7 +119,7 @@ def cost_of(manifest: Manifest, settings: JobSettings) -> JobCost:
 def _bytes(
     manifest: Manifest, settings: JobSettings, variant: Training, dealt: Sequence[tuple[int, ...]]
 ) -> tuple[int, int]:
-    """The bytes that a device sends and fetches in a round."""
+    """Count the bytes that a device sends and fetches in a round."""
     if variant.mode == "iteration":
         steps, exact = steps_in(variant, 0), variant.head == "exact"
         values = np.zeros((variant.directions, variant.rows), np.float32)
@@ -135,7 +135,7 @@ def _bytes(
 
 
 def _memory(manifest: Manifest, variant: Training, dealt: Sequence[tuple[int, ...]]) -> int | None:
-    """The most that a slot takes, with the runtime that takes least."""
+    """Return the most memory that a slot takes, with the runtime that takes least."""
     programs = (program for spec in manifest.runtimes.values() for program in spec.programs)
     if not any(program.load_bytes for program in programs):
         return None

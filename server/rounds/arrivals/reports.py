@@ -1,4 +1,4 @@
-"""Collect and validate: what devices send back. An accepted report is on disk before its receipt is sent."""
+"""Collect and validate devices' reports: an accepted one is on disk before its receipt is sent."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reports:
     # --- updates ---
 
     def largest_update(self, device: str, task: str) -> int:
-        """How many bytes an update may have, before any of it is read."""
+        """Return the most bytes that an update may have, before any of it is read."""
         assignment = self._assignment(device, task)
         late.require_no_closing(self._store, assignment)
         job = find_job(self._store, assignment.job)
@@ -92,7 +92,7 @@ class Reports:
     # --- scalars ---
 
     def largest_scalars(self, device: str, task: str) -> int:
-        """How many bytes a report of this task's job may have, before any of it is read."""
+        """Return the most bytes that a report of this task's job may have, before any of it is read."""
         job = find_job(self._store, self._assignment(device, task).job)
         return largest_report(self._store.bundles.manifest(job.bundle), job.settings.training)
 
@@ -118,7 +118,7 @@ class Reports:
         return Receipt(0.0, repeated=repeated)
 
     def _add_scalars(self, assignment: Assignment, iteration: int, data: bytes) -> bool:
-        """Whether they had come before."""
+        """Add a report of an iteration; True if it had been received before."""
         with self._store.database.write() as connection:
             known = scalars.find(connection, assignment, iteration)
             if known is not None:
@@ -162,7 +162,7 @@ class Reports:
     # --- failures ---
 
     def take_failure(self, device: str, task: str, reason: str) -> Receipt:
-        """A failed client is data: its slot goes to another."""
+        """Note a failed client and give its slot to another."""
         assignment = self._assignment(device, task)
         with self._store.database.write() as connection:
             if assignments.end(connection, assignment, "failed", reason, self._store.now()):
@@ -188,7 +188,7 @@ class Reports:
             raise self._over(assignment)
 
     def _over(self, assignment: Assignment) -> Refusal:
-        """For an assignment that has ended."""
+        """Return the refusal for an assignment that has ended."""
         why = "another update of this task was accepted before" if assignment.sent is not None else assignment.reason
         detail = (
             f"round {assignment.round} takes nothing more for this task{f' ({why})' if why else ''}: check in again"
@@ -200,7 +200,7 @@ class Reports:
         return kind(409, "late", detail)
 
     def _closed(self, connection: Connection, assignment: Assignment) -> Refusal:
-        """For an assignment whose round is being closed, or was since it was read."""
+        """Return the refusal for an assignment whose round is being closed, or was since it was read."""
         assignment = assignments.find(connection, assignment.id) or assignment
         if assignment.state == "open":
             assignment = replace(
@@ -209,7 +209,7 @@ class Reports:
         return self._over(assignment)
 
     def _lock_open_round(self, connection: Connection, assignment: Assignment) -> Round:
-        """The round stays open until this transaction ends."""
+        """Lock the assignment's round, so that it stays open until this transaction ends."""
         if assignment.base is not None:
             assignment = (
                 assignments.find(connection, assignment.id) or assignment
@@ -221,7 +221,7 @@ class Reports:
         return current
 
     def _refuse(self, assignment: Assignment, refusal: Refusal) -> None:
-        """Count it; what a device got wrong itself costs it the task, so that another can have the slot."""
+        """Count a refusal; a device's own mistake costs it the task, so that another can have the slot."""
         if refusal.status == late.BUSY:
             return
         with self._store.database.write() as connection:
@@ -240,7 +240,7 @@ class Reports:
             self._write_down(connection, assignment, device, refusal.code, refusal.detail)
 
     def _write_down(self, connection: Connection, assignment: Assignment, device: str, code: str, detail: str) -> None:
-        """Keep it, for people; a device that is refused again and again is told to wait and fills no database."""
+        """Record a refusal or failure for people; too many of one device are answered with a wait."""
         now = self._store.now()
         if (wait := refusals.wait_of(connection, device, now)) is not None:
             why = f"more than {refusals.A_MINUTE} refusals and failures of this device in a minute: wait {wait:.0f} s"
@@ -248,7 +248,7 @@ class Reports:
         refusals.add(connection, assignment, device, code, detail, now)
 
     def _wait(self, job: Job, number: int) -> float:
-        """When to come back: some of a large fleet for the round after this one, the others as all devices."""
+        """Return when to come back: for some of a large fleet for the next round, for others as for all devices."""
         store, now = self._store, self._store.now()
         with store.database.read() as connection:
             opening = opening_after(connection, job, number, now)

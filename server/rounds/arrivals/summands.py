@@ -1,4 +1,4 @@
-"""What devices say for a sum, and what they are told of it. What is accepted is on disk before its receipt is sent."""
+"""Take devices' messages of a secure sum: an accepted one is on disk before its receipt is sent."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from server.storage.work.sums import Summand, SumStanding
 from server.strategy.summed import sizes_in_sum
 
 LARGEST = 1 << 20
-"""Bytes of a message; none is longer, however many devices there are."""
+"""The most bytes of a message, however many devices there are."""
 _PATIENT, _SOON = 5.0, 0.3
-"""Seconds between looks of a device: while others train, and from the roster on."""
+"""The seconds between looks of a device: while others train, and from the roster on."""
 
 
 class Summands(Reports):
-    """Takes updates, scalars and failures, and what devices say for sums."""
+    """Takes updates, scalars and failures, and devices' messages of secure sums."""
 
     # --- what devices say ---
 
@@ -62,13 +62,13 @@ class Summands(Reports):
         return Receipt(0.0, repeated=repeated)
 
     def _let_go(self, assignment: Assignment, why: Overtaken) -> None:
-        """A device that a sum goes on without has its task no longer, and is free for others."""
+        """End the task of a device that a sum goes on without, so that it is free for others."""
         with self._store.database.write() as connection:
             assignments.end(connection, assignment, "spare", why.detail, self._store.now())
         self._store.turn += 1
 
     def _add(self, job: Job, assignment: Assignment, message: Message, data: bytes) -> bool:
-        """Whether it had come before."""
+        """Add a message of a sum; True if it had been received before."""
         if not job.settings.secure_aggregation:
             raise Refusal(422, "invalid", f"job {job.name} adds nothing in secret: send the update as it is")
         with self._store.database.write() as connection:
@@ -126,7 +126,7 @@ class Summands(Reports):
     def _of_stage(
         self, connection: Connection, job: Job, current: Round, assignment: Assignment, stage: Stage
     ) -> tuple[SumStanding, Arrangement, list[Summand]]:
-        """The sum, if it is at a stage and the assignment's device in it."""
+        """Return the sum, if it is at a stage and the assignment's device is in it."""
         standing = sums.find(connection, current)
         inside = _inside(standing)
         late_vow = standing is not None and (stage, standing.stage) == ("vow", "opening")  # others were enough
@@ -163,7 +163,7 @@ class Summands(Reports):
         return Receipt(0.0, repeated=repeated)
 
     def _take_masked(self, job: Job, assignment: Assignment, partial: Path, size: int, sha256: str) -> bool:
-        """Whether it had come before."""
+        """Take a masked update; True if it had been received before."""
         self._require_open(assignment)
         with self._store.database.read() as connection:
             current = rounds.find(connection, job.id, assignment.round)
@@ -190,7 +190,7 @@ class Summands(Reports):
     # --- what devices are told ---
 
     def view(self, device: str, task: str) -> bytes:
-        """Where a sum stands for one of its devices."""
+        """Return the state of a sum for one of its devices."""
         assignment = self._assignment(device, task)
         job = find_job(self._store, assignment.job)
         try:
@@ -238,7 +238,7 @@ class Summands(Reports):
     def _tags(
         self, standing: SumStanding, arrangement: Arrangement, known: list[Summand], place: int
     ) -> tuple[bytes, ...]:
-        """Read what peers in the sum told this one of the sharers, out of their updates."""
+        """Read from peers' updates what they sent this device about the sharers."""
         blobs = {summand.place: summand.update or "" for summand in known}
         sharers, survivors = set(standing.sharers), set(standing.survivors)
         tags: list[bytes] = []
@@ -252,7 +252,7 @@ class Summands(Reports):
 
 
 def _inside(standing: SumStanding | None) -> tuple[int, ...]:
-    """The slots that a stage is about."""
+    """Return the slots that take part in a stage."""
     if standing is None:
         return ()
     if standing.stage == "shares":

@@ -1,6 +1,6 @@
-"""An update as it arrives: tensors and a report in one safetensors file, trusted in nothing.
+"""Read an update as it arrives: tensors and a report in one safetensors file, trusted in nothing.
 
-The library parses the file without executing anything in it; what it finds must be exactly what the task asked for.
+The library parses the file without executing anything in it; its content must be exactly what the task asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edge_client.wire.tensors import REPORT_KEY, check_format
 from server.errors import Refusal
 
 HEADER_BYTES = 64 << 10
-"""What names, shapes and the report may take beside the numbers, and for each parameter some more."""
+"""The bytes that names, shapes and the report may take beside the numbers; each parameter allows some more."""
 _BYTES_PER_NAME = 512
 _REPORT = TypeAdapter(Report)
 
@@ -34,11 +34,11 @@ class ReceivedUpdate:
     tensors: Weights
     report: Report
     moments: Moments = NOTHING
-    """Of what reaches the head's last layer on its device."""
+    """The moments of the inputs of the head's last layer on its device."""
 
 
 def largest(manifest: Manifest, units: Sequence[int]) -> int:
-    """No honest update of these units is larger."""
+    """Return the most bytes that an honest update of these units has."""
     parameters = [*manifest.trained_with(units), *_moments(manifest)]
     return sum(4 * parameter.size + _BYTES_PER_NAME for parameter in parameters) + HEADER_BYTES
 
@@ -50,7 +50,7 @@ def _moments(manifest: Manifest) -> list[Parameter]:
 
 
 def read_update(path: Path, manifest: Manifest, units: Sequence[int]) -> ReceivedUpdate:
-    """The update of these units in a file, or the reason why it is none."""
+    """Read the update of these units from a file, or refuse it with a reason."""
     expected = manifest.trained_with(units)
     try:
         with safe_open(path, "np") as file:

@@ -1,4 +1,4 @@
-"""What a report may say in numbers: no more than its device declared, and its task could have processed."""
+"""Bound the numbers of a report by what its device declared and its task could have processed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from edge_client.wire.scalars import ScalarReport
 from server.errors import Refusal
 
 LARGEST_DERIVATIVE = 1e6
-"""Of a loss; a step along it would move weights out of all bounds."""
+"""The largest derivative of a loss; a step along a larger one would move weights out of all bounds."""
 
 
 def held_to(report: Report, declared: int | None, training: Training, manifest: Manifest) -> Report:
-    """The report with no more examples and steps than there can be; refused where it counts what cannot be.
+    """Bound a report's examples and steps by what there can be; refuse impossible counts.
 
     A file that has grown since the check-in makes an honest device count more than it declared: it keeps its slot,
     with the weight that it declared.
@@ -36,12 +36,12 @@ def held_to(report: Report, declared: int | None, training: Training, manifest: 
 
 
 def scalars_held_to(report: ScalarReport, declared: int | None) -> ScalarReport:
-    """The same in mode iteration, where the batch is a bound already."""
+    """Bound examples in mode iteration, where the batch is a bound already."""
     return report if declared is None else replace(report, examples=min(report.examples, declared))
 
 
 def check_held_back(report: Report, declared: int | None, training: Training, manifest: Manifest) -> None:
-    """Refuse more that is right than there is, and more examples than the device has."""
+    """Refuse more right predictions than there are, and more examples than the device has."""
     right = max(report.right_global, report.right_personal)
     if right > report.held_back:
         raise _invalid(f"its report counts {right} right of {report.held_back} held back")

@@ -1,4 +1,4 @@
-"""How good weights are on held-out examples, by the bundle's own programs, and by what devices measured."""
+"""Evaluate weights on held-out examples, by the bundle's own programs, and by devices' evaluations."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from edge_client.data.examples import Examples
 
 HEAD_ALONE, BEFORE = "_head", "_before"
-"""After a score's name: of the task layer by itself, and of the model before any round."""
+"""The suffixes of scores: of the task layer by itself, and of the model before any round."""
 
 
 def evaluate(store: Store, job: Job, weights: Weights, *, done: int) -> dict[str, float]:
     """Measure the task's scores on held-out examples: accuracy, exact match and F1, or perplexity and answers'.
 
-    After some of the rounds that are `done`, also what people compare them with: under the main score's name and
-    `_head` what the task layer scores by itself, under the scores' names and `_before` those of a model without a task
+    After some of the rounds that are `done`, baselines are measured too: under the main score's name and
+    `_head` the task layer's score by itself, under the scores' names and `_before` those of a model without a task
     layer before any round.
     """
     assert job.settings.held_out is not None
@@ -89,7 +89,7 @@ def _compared(store: Store, job: Job, weights: Weights, done: int) -> dict[str, 
 def _without_units(store: Store, job: Job, weights: Weights) -> Weights | None:
     """Take the task layer as it stands, on the model as it was before any unit learned; None where there is no unit.
 
-    A layer that had been trained on that model alone may score more: nobody trains one, so this is what can be told.
+    A layer trained on that model alone may score more, but nobody trains one.
     """
     manifest = store.bundles.manifest(job.bundle)
     if not manifest.units:
@@ -103,7 +103,7 @@ def task_of(store: Store, job: Job) -> TaskType:
 
 
 def _figures(task: TaskType, score: Score) -> dict[str, float]:
-    """Keep the figures that can be drawn: a perplexity beyond all numbers cannot."""
+    """Keep finite figures: an infinite perplexity cannot be drawn."""
     shares = {one.name: score.means[one.name] for one in task.scores if one.share and one.name in score.sums}
     return {name: value for name, value in (task.told(score) | shares).items() if math.isfinite(value)}
 
@@ -116,15 +116,15 @@ def on_devices(
     *,
     robust: bool = False,
 ) -> dict[str, float]:
-    """Average what devices measured on examples of their own, and count them; none weighs much more than the others.
+    """Average devices' evaluations on examples of their own, and count them; none weighs much more than the others.
 
     Args:
-        reports: of a round, as they were taken.
-        bound: how often the median weight one of them may have.
-        task: whose scores they tell.
+        reports: a round's, as they were taken.
+        bound: the most that one may weigh, over the median weight.
+        task: the type whose scores they report.
         unlearned: slots of reports whose global model had a task layer that nobody had trained: what it got right is
             chance, and is left out.
-        robust: join them as the job's rule joins updates, so that few that lie do not move the mean.
+        robust: average by a robust rule, so that few malicious ones do not move the mean.
     """
     measured = {place: report for place, report in enumerate(reports) if report.held_back}
     if not measured:
@@ -143,7 +143,7 @@ def unlearned_in(manifest: Manifest, bases: Sequence[int]) -> frozenset[int]:
 
 
 def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str, *, robust: bool) -> Score:
-    """The scores of one prediction, a mean over the devices that told them."""
+    """Average the scores of one prediction over the devices that reported them."""
     told = [(report.held_back, _sums(report, task, whose)) for report in reports]
     names = [score.name for score in task.scores]
     means: dict[str, float] = {}
@@ -156,7 +156,7 @@ def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str, *
 
 
 def _sums(report: Report, task: TaskType, whose: str) -> dict[str, float]:
-    """A device's, each share no more than all of its predictions."""
+    """Return a device's sums, each share bounded by the number of its predictions."""
     right, sums = (
         (report.right_global, report.sums_global)
         if whose == "global"
@@ -184,11 +184,11 @@ def runtime_for(store: Store, bundle: str) -> str:
 
 
 def check_held_out(store: Store, bundle: str, held_out: str, *, answers: bool = False) -> dict[str, float]:
-    """Refuse examples that no evaluation could read, when the job is made; gives what a guess would score on them.
+    """Refuse examples that no evaluation could read, when the job is made; return the scores of a guess on them.
 
-    With `answers`, those that ask nothing too, and a bundle that cannot write.
+    With `answers`, examples without a question are refused too, and a bundle that cannot write.
 
-    Whoever always guesses the most frequent class is right in the share `majority`.
+    The share `majority` is the accuracy of always guessing the most frequent class.
     """
     runtime_for(store, bundle)
     examples = _held_out(store, bundle, held_out)

@@ -1,4 +1,4 @@
-"""Schedule buffered: a round takes the updates that come while it is open, of tasks of earlier rounds too.
+"""Take updates in buffered rounds as they arrive, of tasks of earlier rounds too.
 
 After Nguyen et al., Federated learning with buffered asynchronous aggregation (2022). So many updates complete a round
 and move the weights. Tasks that devices are still at work on go over to the next round, with the version of the weights
@@ -24,28 +24,28 @@ from server.storage.store import Store
 from server.storage.work import assignments, inflight, rounds
 
 BUSY = 503
-"""A device repeats what it is answered with this: its finished update waits while a round is being closed."""
+"""The status on which a device sends again: its finished update waits while a round is being closed."""
 _AGAIN = 1.0
-"""Seconds."""
+"""The seconds after which it sends again."""
 _LOOKED_AT = 8
-"""Rounds in which it is counted what has been given out."""
+"""The number of rounds over which given slots are counted."""
 
 # --- an update that comes late ---------------------------------------------------------------------------------------
 
 
 def mean(staleness: Sequence[int]) -> dict[str, float]:
-    """The metric; none where rounds wait for their clients."""
+    """Return the mean staleness as a metric; nothing where rounds wait for their clients."""
     return {"staleness": sum(staleness) / len(staleness)} if staleness else {}
 
 
 def counts(staleness: Sequence[int]) -> dict[str, dict[str, int]]:
-    """How many updates began how many versions ago, as a round's result has it: keys of JSON are texts."""
+    """Count updates by staleness, as a round's result has them: keys of JSON are texts."""
     counted = sorted(Counter(staleness).items())
     return {"stale": {str(versions): count for versions, count in counted}} if counted else {}
 
 
 def in_words(stale: Mapping[str, int]) -> str:
-    """Tell people how old a round's updates are; nothing where rounds wait for their clients."""
+    """Describe the staleness of a round's updates; nothing where rounds wait for their clients."""
     told = [f"{count} with weights {_versions(int(old))} old" for old, count in stale.items() if int(old)]
     newest = [f"{stale['0']} with the newest weights"] if "0" in stale else []
     count = sum(stale.values())
@@ -60,17 +60,17 @@ def _versions(count: int) -> str:
 
 
 def terms(job: Job, version: int, now: float) -> dict[str, Any]:
-    """Give the fields of an assignment that may outlive its round."""
+    """Return the fields of an assignment that may outlive its round."""
     return {"base": version, "until": now + job.settings.deadline} if job.settings.is_buffered else {}
 
 
 def begun_with(assignment: Assignment, round_: Round) -> int:
-    """The version that an assignment's device starts from."""
+    """Return the version that an assignment's device starts from."""
     return round_.version if assignment.base is None else assignment.base
 
 
 def as_begun(store: Store, job: Job, device: str) -> Job:
-    """The job as of the version that a device's open task starts from: the weights may have moved since."""
+    """Return the job at the version that a device's open task starts from: the weights may have moved since."""
     if not job.settings.is_buffered:
         return job
     with store.database.read() as connection:
@@ -81,7 +81,7 @@ def as_begun(store: Store, job: Job, device: str) -> Job:
 
 
 def carry_over(connection: Connection, job: Job, number: int, now: float) -> None:
-    """Open assignments go over to a round that opens; those whose weights have become too old end."""
+    """Move open assignments to a round that opens; end those whose weights have become too old."""
     if not job.settings.is_buffered:
         return
     most = job.settings.max_staleness
@@ -91,7 +91,7 @@ def carry_over(connection: Connection, job: Job, number: int, now: float) -> Non
 
 
 def give_up_overdue(store: Store, job: Job) -> None:
-    """End the assignments whose own time is up: their slots go to others."""
+    """End the assignments whose own deadline has passed: their slots go to others."""
     with store.database.read() as connection:
         if not inflight.are_overdue(connection, job.id, store.now()):
             return
@@ -105,7 +105,7 @@ def give_up_overdue(store: Store, job: Job) -> None:
 
 
 def require_no_closing(store: Store, assignment: Assignment) -> None:
-    """Before an update is read that could not be taken now."""
+    """Refuse an update that could not be taken now, before it is read."""
     if assignment.base is None or assignment.state != "open":
         return
     with store.database.read() as connection:
@@ -125,17 +125,17 @@ def wait_for_next(assignment: Assignment) -> None:
 
 
 def are_enough(connection: Connection, round_: Round, most: int) -> bool:
-    """Whether no more devices may be at work."""
+    """Tell whether no more devices may be at work."""
     return inflight.count_open(connection, round_) >= most
 
 
 def given(connection: Connection, round_: Round) -> Mapping[int, int]:
-    """How often each slot was given out lately, and not given back."""
+    """Count how often each slot was given out lately, and not given back."""
     return inflight.count_given(connection, round_.job, round_.number - _LOOKED_AT)
 
 
 def in_turn(free: Sequence[RoundSlot], given: Mapping[int, int], groups: int) -> frozenset[int]:
-    """The slots to fill first: of the units that were given out least, lest those of slow devices go untrained."""
+    """Return the slots to fill first: of the units given out least, lest those of slow devices go untrained."""
     of_group = Counter[int]()
     for slot, count in given.items():
         of_group[slot % groups] += count

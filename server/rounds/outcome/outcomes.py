@@ -1,4 +1,4 @@
-"""Aggregate: what a round, or an iteration of it, makes of the reports that were accepted and stored."""
+"""Aggregate the accepted reports of a round, or of an iteration of it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from server.strategy.strategy import RoundContext
 from server.strategy.updates import Contribution, Outcome
 
 _EARLIER_STEPS = 8
-"""Whose reports those of a step are compared with."""
+"""The number of earlier steps whose reports a step's are compared with."""
 
 
 def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported]) -> Outcome:
-    """The updates of a round, or the scalars of its open iteration."""
+    """Aggregate the updates of a round, or the scalars of its open iteration."""
     manifest, settings = store.bundles.manifest(job.bundle), job.settings
     if settings.training.mode == "epoch":
         start = store.models.load(job, round_.version)
@@ -58,7 +58,7 @@ def aggregate(store: Store, job: Job, round_: Round, reported: Sequence[Reported
 
 
 def _earlier(store: Store, job: Job) -> list[Participant]:
-    """Read who reported in the last steps, and what."""
+    """Read the participants of the last steps."""
     records = store.models.records(job, max(0, job.version - _EARLIER_STEPS))
     return [client for record in records for client in record.participants]
 

@@ -1,4 +1,4 @@
-"""How far updates of a job usually go, as its store knows."""
+"""Look up the usual norms of a job's updates in its store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from server.strategy.outliers import FIRST_ROUNDS, LAST_ROUNDS, Norms, usual
 
 
 def usual_in(database: Database, job: str, number: int) -> Norms:
-    """Compute how far a round's updates usually go, by its own and those of rounds before."""
+    """Compute the usual norms of a round's updates, by its own and those of rounds before."""
     since = number - LAST_ROUNDS + 1
     with database.read() as connection:
         known = assignments.accepted_norms(connection, job, since=since, until=FIRST_ROUNDS)

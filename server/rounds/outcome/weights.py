@@ -1,4 +1,4 @@
-"""Weights on the wire: what a device lacks to hold a job's newest version."""
+"""Send a device the weights that it lacks of a job's newest version."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from server.storage.store import Store
 
 
 def check_known(store: Store, job: Job, since: int, published: float | None) -> None:
-    """Refuse a version that was published at another moment: a backup that was restored did not have it yet."""
+    """Refuse a version that was published at another moment: a restored backup does not have it."""
     if published and since > 0 and store.models.published(job.id, since) != published:
         what = f"version {since} of job {job.name} is not the one that was published at {published:.3f}"
         raise Refusal(409, "stale", f"{what}; ask for all with since=-1")
 
 
 def weights_since(store: Store, job: Job, since: int) -> bytes:
-    """Safetensors of the parameters that moved after a version, all for -1.
+    """Serialize the parameters that moved after a version, all for -1, as safetensors.
 
     In mode iteration a client takes the server's steps, so it also needs the optimizer's state.
     """
@@ -35,7 +35,7 @@ def weights_since(store: Store, job: Job, since: int) -> bytes:
 
 
 def steps_since(store: Store, job: Job, since: int) -> tuple[bytes, str]:
-    """The records after a version, or the weights where they are fewer bytes or the records are not kept."""
+    """Return the records after a version, or the weights where they are fewer bytes or the records are not kept."""
     if job.settings.training.mode != "iteration":
         raise Refusal(409, "invalid", f"job {job.name} has no steps: its mode is epoch; ask for its weights")
     records = store.models.record_bytes(job, since)

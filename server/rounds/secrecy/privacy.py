@@ -1,9 +1,9 @@
-"""A private job's budget, as rounds spend it.
+"""Account for a private job's budget, as rounds spend it.
 
 A device pays for each round whose weights were published with its update in them, in the transaction that publishes
-them: nothing is lost or counted twice, whatever crashes. What a round that failed would have told is told to nobody.
-Where devices add the noise, the server is told no more than others either: they pay when it may open their sum,
-whatever comes of the round.
+them: nothing is lost or counted twice, whatever crashes. Results of a round that failed are never published.
+Where devices add the noise, the server learns no more than others either: they pay when it may open their sum,
+even if the round fails.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from server.storage.store import Store
 from server.storage.work import assignments, sums
 
 FLEET_SECONDS = 86_400.0
-"""A device that was not heard of for so long is none of the fleet."""
+"""The seconds without a check-in after which a device no longer counts as one of the fleet."""
 
 
 def spend(connection: Connection, job: Job, round_: Round) -> dict[str, float]:
-    """A round is published: those in it have paid, and this is what is known of it."""
+    """Charge a published round's devices, and return the budget that is spent."""
     if not job.settings.secure_aggregation:
         participations.add(connection, job.id, assignments.accepted_devices(connection, round_))
     return {"epsilon": spent(connection, job)}
 
 
 def pay_for_sum(connection: Connection, job: Job, round_: Round, places: Sequence[int]) -> None:
-    """The devices of these places are about to open their sum."""
+    """Charge the devices of these slots, which are about to open their sum."""
     if job.settings.is_private:
         participations.add(connection, job.id, sums.devices_of(connection, round_, places))
 
 
 def spent(connection: Connection, job: Job) -> float:
-    """The epsilon of the device that took part most often."""
+    """Compute the epsilon of the device that took part most often."""
     settings = job.settings
     assert settings.privacy_noise is not None  # it was settled when the job was made
     return epsilon_of(settings.privacy_noise, settings.privacy_delta, participations.most(connection, job.id))
 
 
 def why_spent(connection: Connection, job: Job, now: float) -> str | None:
-    """Why a job ends, where so many devices have paid all they had that too few are left for a round; None before."""
+    """Say why a job ends when too few devices have budget left for a round; None before."""
     done = participations.at_least(connection, job.id, _most_times(job))
     if not done:
         return None
@@ -62,7 +62,7 @@ def _in_words(job: Job, count: int) -> str:
 
 
 def has_paid_all(connection: Connection, job: Job, device: str) -> str | None:
-    """Why a device gets no part of a private job any more."""
+    """Say why a device may not take part in a private job any more; None if it may."""
     if not job.settings.is_private or participations.of(connection, job.id, device) < _most_times(job):
         return None
     most = _most_times(job)
@@ -70,7 +70,7 @@ def has_paid_all(connection: Connection, job: Job, device: str) -> str | None:
 
 
 def clip_for(store: Store, job: Job, version: int) -> float | None:
-    """How far an update may go that starts from a version."""
+    """Return the norm to which an update is clipped that starts from a version; None if the job is not private."""
     if not job.settings.is_private:
         return None
     return mechanism_of(job.settings).clip_at(store.models.load(job, version).clip)

@@ -1,11 +1,11 @@
-"""Stages of a sum that devices add in secret, from the first card to the last opening.
+"""Advance the stages of a secure sum, from the first card to the last opening.
 
     card → shares → update → vow → opening
 
-A device trains first, as in any round, and tells its keys of the round (its card) when its update is ready. The cards
-take the place of reports: when a round would be complete, those that told one are the roster. From then on each stage
-ends when all have spoken, or when its time is up without those who have not. What a stage decides is written down once,
-and never changed: a device that was told one thing refuses another.
+A device trains first, as in any round, and sends its keys of the round (its card) when its update is ready. The cards
+take the place of reports: when a round would be complete, those that sent one are the roster. From then on each stage
+ends when all have answered, or when its time is up without those who have not. What a stage decides is written down
+once, and never changed: a device that received one decision refuses another.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger("spry.server")
 
 
 def carried(store: Store, job: Job, slot: int) -> tuple[int, ...]:
-    """The units of a place that are added up; its device may train more."""
+    """Return the units of a slot that are added up; its device may train more."""
     settings = job.settings
     return settings.slots(store.bundles.manifest(job.bundle), settings.invited)[slot].units
 
@@ -62,7 +62,7 @@ def entrant(store: Store, job: Job, summand: Summand) -> Entrant:
 
 
 def arrangement_of(store: Store, job: Job, standing: SumStanding, known: Sequence[Summand]) -> Arrangement:
-    """The same from what is stored, whoever asks and whenever."""
+    """Rebuild the same arrangement from what is stored, whoever asks and whenever."""
     inside = set(standing.roster)
     entrants = [entrant(store, job, summand) for summand in known if summand.place in inside]
     share = share_of(job.settings)
@@ -70,7 +70,7 @@ def arrangement_of(store: Store, job: Job, standing: SumStanding, known: Sequenc
 
 
 def dealt_in(standing: SumStanding, known: Sequence[Summand]) -> dict[int, bytes]:
-    """Read what members dealt out whose shares were there in time."""
+    """Return the shares dealt by members whose shares arrived in time."""
     there = set(standing.sharers)
     return {summand.place: summand.shares or b"" for summand in known if summand.place in there}
 
@@ -85,9 +85,9 @@ def openings_in(known: Sequence[Summand]) -> dict[int, bytes]:
 def carry_on(
     store: Store, job: Job, round_: Round, in_time: Callable[[], bool | None], fewest: Callable[[Round, int], int]
 ) -> bool | None:
-    """Whether the sum of an open round moved on; None where it can be opened, or came to nothing.
+    """Advance the sum of an open round; True if it moved on, None where it can be opened, or failed.
 
-    `in_time` says whether who told their keys is all that the round wants; None: the round waits for others.
+    `in_time` tells whether the devices that sent their keys are all that the round wants; None: it waits for others.
     """
     with store.database.read() as connection:
         standing = sums.find(connection, round_)
@@ -109,7 +109,7 @@ def carry_on(
 
 
 def _begin(store: Store, job: Job, round_: Round, fewest: int, *, in_time: bool) -> bool:
-    """Fix the roster: the devices that told their keys, team by team."""
+    """Fix the roster: the devices that sent their keys, team by team."""
     with store.database.write() as connection:
         current = rounds.lock_open(connection, round_.job, round_.number)
         if current is None or sums.find(connection, round_) is not None:
@@ -143,7 +143,7 @@ def _large_enough(store: Store, job: Job, known: Sequence[Summand], least: int) 
 
 
 def _cap(job: Job, declared: Sequence[int | None]) -> int:
-    """By how many examples one device may outweigh the others: what a plain mean has, of what devices said."""
+    """Compute by how many examples one device may outweigh the others: as in a plain mean, of declared examples."""
     if job.settings.is_private:
         return 1
     told = [_taken(job.settings.training, count) for count in declared if count]
@@ -160,7 +160,7 @@ def _until(store: Store, job: Job) -> float:
 
 
 def _is_over(store: Store, job: Job, standing: SumStanding, known: Sequence[Summand]) -> bool:
-    """Whether nobody is waited for any more."""
+    """Tell whether nobody is waited for any more."""
     if store.now() >= standing.until:
         return True
     if standing.stage == "vow":
@@ -174,7 +174,7 @@ def _is_over(store: Store, job: Job, standing: SumStanding, known: Sequence[Summ
 
 
 def _vowed(arrangement: Arrangement, known: Sequence[Summand]) -> int:
-    """Witnesses that have signed."""
+    """Count the witnesses that have signed."""
     vowed = {summand.place for summand in known if summand.vow is not None}
     return sum(witness in vowed for witness in arrangement.witnesses)
 
@@ -195,7 +195,7 @@ def _go_on(store: Store, job: Job, round_: Round, seen: SumStanding) -> bool:
 def _next_stage(
     connection: Connection, store: Store, job: Job, round_: Round, standing: SumStanding, known: Sequence[Summand]
 ) -> str | None:
-    """Write down who is left; or why there is no next stage."""
+    """Record the devices that are left; return why there is no next stage, if there is none."""
     stage, least, until = standing.stage, job.settings.min_holders, _until(store, job)
     fewest = max(least, job.settings.minimum or 0)
     arrangement = arrangement_of(store, job, standing, known)
@@ -223,7 +223,7 @@ def _next_stage(
 
 
 def _whole_teams(arrangement: Arrangement, places: Sequence[int], least: int) -> list[int]:
-    """Without the places of teams of which too few are left."""
+    """Drop the slots of teams of which too few are left."""
     there = set(places)
     return [place for place in places if len(there.intersection(arrangement.team(place))) >= least]
 

@@ -22,7 +22,7 @@ from server.strategy.updates import Outcome
 
 
 def outcome_of(store: Store, job: Job, round_: Round) -> tuple[Outcome, dict[str, float]]:
-    """The next weights of an opened sum, and how many devices are in it."""
+    """Compute the next weights of an opened sum, and the number of devices in it."""
     with store.database.read() as connection:
         standing = sums.find(connection, round_)
         known = sums.summands_of(connection, round_)
@@ -52,13 +52,13 @@ def outcome_of(store: Store, job: Job, round_: Round) -> tuple[Outcome, dict[str
 
 
 def _beside(pooled: Pooled) -> dict[str, float]:
-    """Read the numbers of a sum that the one report of all does not say."""
+    """Return the numbers of a sum that the one report of all does not have."""
     beside: dict[str, float] = {"reports": pooled.clients}
     return beside | ({"evaluated": pooled.evaluated} if pooled.evaluated else {})
 
 
 def tags_size(arrangement: Arrangement, sharers: Sequence[int], place: int) -> int:
-    """Bytes of what stands before the parts of an update."""
+    """Count the bytes before the parts of an update."""
     there = set(sharers)
     return TAG * sum(peer in there for peer in arrangement.peers(place))
 

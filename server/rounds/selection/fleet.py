@@ -1,4 +1,4 @@
-"""Who is in a round, and who could still come: a round that wants more clients than there are goes on with all of them.
+"""Find who is in a round, and who could still join: a round that wants more clients than there are goes on with all.
 
 Devices count that were heard of lately and, by what they said of themselves, can take a place that is left. What a
 device said is written down within seconds; until then one that has just enrolled counts as suitable.
@@ -28,32 +28,32 @@ from server.strategy.registry import strategy_of
 from server.strategy.strategy import RoundContext
 
 GATHERS = 2.0
-"""How many retry times a round stays open for devices to join, unless as many have reported as in the round before."""
+"""The retry times for which a round stays open for devices to join, unless as many have reported as in the last one."""
 _REMEMBERED = 2.0
-"""Seconds."""
+"""The seconds for which a count of devices is reused."""
 _REACH_REMEMBERED = 10.0
-"""Seconds; devices come and go, but what a fleet can hold hardly changes by them."""
+"""The seconds for which a fleet's depth is reused: what it can hold hardly changes as devices come and go."""
 _LOOKED_AT = 500
-"""Devices at most, whose limits stand for the fleet's."""
+"""The most devices whose limits stand for the fleet's."""
 _COUNTED = 2000
-"""Devices at most, whose rows stand for the fleet's."""
+"""The most devices whose rows stand for the fleet's."""
 _SAID = frozenset(field.name for field in fields(CheckIn))
 
 
 def away_before(store: Store) -> float:
-    """A device that was not heard of since is away."""
+    """Return the time since which a device must have checked in not to be away."""
     return store.presence.away_before
 
 
 def said_by(device: Device) -> CheckIn | None:
-    """Read what a device said of itself last; None before it has."""
+    """Return a device's last check-in; None before it has one."""
     if device.profile is None:
         return None
     return CheckIn(**{name: value for name, value in device.profile.items() if name in _SAID})
 
 
 def rows_here(store: Store) -> int | None:
-    """Add up the rows that the devices have which are here; None where none has said. Of a large fleet some say it."""
+    """Sum the rows of the devices that are here; None where none has reported any. A large fleet is sampled."""
     since = away_before(store)
     with store.database.read() as connection:
         said = [said_by(device) for device in devices.heard_since(connection, since, _COUNTED)]
@@ -68,15 +68,15 @@ def needs_of(store: Store, job: Job) -> Needs:
 
 
 def depth_of(store: Store, job: Job) -> Depth | None:
-    """How far back a job's devices are to go, as of a moment ago; None where there is no choice.
+    """Choose the depth of a job's devices, as of a moment ago; None where there is no choice.
 
-    By what devices can hold that are here and said it; who has a slot already keeps to what it was told.
+    It is by the reported memory of devices that are here; a device with a slot keeps the depth that it was given.
     """
     return _reach(store, job).depth if needs_of(store, job).has_choice else None
 
 
 def limits_of(store: Store, job: Job) -> list[int]:
-    """Through how many of the last blocks devices can go back that were here a moment ago."""
+    """Return the number of last blocks that each device that was here a moment ago can backpropagate through."""
     return _reach(store, job).limits
 
 
@@ -90,7 +90,7 @@ def _reach(store: Store, job: Job) -> Reach:
 
 
 def _limits(store: Store, job: Job) -> list[int]:
-    """List how deep devices that are here can go; of a large fleet some say enough."""
+    """List how deep devices that are here can go; a large fleet is sampled."""
     manifest, needs = store.bundles.manifest(job.bundle), needs_of(store, job)
     with store.database.read() as connection:
         here = list(devices.heard_since(connection, away_before(store), _LOOKED_AT))
@@ -106,13 +106,13 @@ def runtimes_in(manifest: Manifest, said: CheckIn) -> list[str]:
 
 
 def is_to_measure(store: Store, job: Job, slot: int, version: int) -> bool:
-    """Whether the device in a slot of a round, which starts from a version, is asked for its features, and heard."""
+    """Tell whether the device in a slot of a round, which starts from a version, measures its features."""
     measures = job.settings.measures(store.bundles.manifest(job.bundle))
     return measures and is_asked(version, slot, job.settings.per_round)
 
 
 def present(store: Store, job: Job, round_: Round, most: int) -> int:
-    """The devices that have or had a part in a round, and those that can take a slot which is left; `most` of these.
+    """Count the devices that have or had a part in a round, and up to `most` that can take a slot which is left.
 
     Nobody looks at all of a large fleet to find out whether it is large enough.
     """
@@ -138,7 +138,7 @@ def wants(store: Store, job: Job, round_: Round) -> str | None:
 
 
 def _was_enough(store: Store, job: Job, round_: Round, here: int) -> bool:
-    """Whether the round before was done by as few devices: nobody is missed then."""
+    """Tell whether the round before was done by as few devices: nobody is missed then."""
     if not job.done:
         return False
     with store.database.read() as connection:
@@ -147,7 +147,7 @@ def _was_enough(store: Store, job: Job, round_: Round, here: int) -> bool:
 
 
 def _lately(store: Store, job: Job, round_: Round) -> int:
-    """The devices of a round as of a moment ago, for pages that look all the time."""
+    """Return the number of a round's devices as of a moment ago, for pages that look all the time."""
     counted, number = store.present.get(job.id, (0.0, 0))
     if not counted <= store.now() < counted + _REMEMBERED:
         number = present(store, job, round_, job.settings.complete)
@@ -156,7 +156,7 @@ def _lately(store: Store, job: Job, round_: Round) -> int:
 
 
 def all_have_reported(store: Store, job: Job, round_: Round, count: int) -> bool:
-    """Whether nobody is left to wait for, with so many reports: who joined has reported, and nobody else can join."""
+    """Tell whether nobody is left to wait for: all who joined have reported, and nobody else can join."""
     with store.database.read() as connection:
         pending = assignments.count_pending(connection, round_, job.settings.training.mode)
         if job.settings.secure_aggregation:
@@ -185,7 +185,7 @@ def _awaited(store: Store, connection: Connection, job: Job, round_: Round) -> I
 
 
 def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
-    """Why devices that are here can take no slot that is left in a round, and their names; of a large fleet some."""
+    """Group the names of devices that can take no slot left in a round by the reason; a large fleet is sampled."""
     idle: dict[str, list[str]] = {}
     with store.database.read() as connection:
         taken = assignments.taken_slots(connection, round_)
@@ -199,7 +199,7 @@ def idlers(store: Store, job: Job, round_: Round) -> dict[str, list[str]]:
 
 
 def why_idle(store: Store, job: Job, round_: Round, device: Device) -> str | None:
-    """Why a device has no part of an open round; None where it may be given one when it asks."""
+    """Say why a device has no part of an open round; None where it may be given one when it asks."""
     with store.database.read() as connection:
         if assignments.has_accepted(connection, round_, device.id):
             return f"it has done its part of round {round_.number}, which waits for others"
@@ -216,7 +216,7 @@ def _why_idle(store: Store, connection: Connection, job: Job, free: list[RoundSl
 
 
 def free_slots(store: Store, job: Job, round_: Round, taken: list[assignments.TakenSlot]) -> list[RoundSlot]:
-    """The slots of a round that nobody has; none where as many devices are at work as may be."""
+    """Return the slots of a round that nobody has; none where as many devices are at work as may be."""
     live = {one.slot for one in taken if one.is_live}
     settings = job.settings
     if settings.is_buffered and sum(one.state == "open" for one in taken) >= settings.per_round:
@@ -227,7 +227,7 @@ def free_slots(store: Store, job: Job, round_: Round, taken: list[assignments.Ta
 
 
 def _obstacle(store: Store, job: Job, free: list[RoundSlot], device: Device) -> str | None:
-    """Why a device can take none of the slots that are left; None where it can."""
+    """Say why a device can take none of the slots that are left; None where it can."""
     if not free:
         return "no place is left"
     if (said := said_by(device)) is None:

@@ -1,4 +1,4 @@
-"""Select and assign: what a device that checks in is given to do."""
+"""Select devices that check in, and assign them tasks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from server.storage.store import Store
 from server.storage.work import assignments, rounds, sums
 
 _SITS_OUT = 2.0
-"""How many retry times a device waits that gave a task of this job back, or was refused: others come first."""
+"""The retry times that a device waits after it gave a task of this job back, or was refused: others come first."""
 _LONGEST_BACK_OFF = 3600.0
-"""Seconds; a device that lets task after task expire waits twice as long each time."""
+"""The longest wait in seconds; it doubles with each task that a device lets expire."""
 _CROWD, _CROWD_LASTS = 100, 10.0
-"""Of devices that ask for slots at once, so many are told to come back soon, and the seconds that it may last."""
+"""The number of devices of a crowd that are asked to come back soon, and the seconds that the crowd may last."""
 _REASONS = 3
-"""Of different jobs, at most, in one answer."""
+"""The most jobs whose reasons are in one answer."""
 
 
 class Offers:
@@ -64,7 +64,7 @@ class Offers:
         return self._wait_for(wanted, reasons, standing.pauses(check_in), check_in)
 
     def answer_at_once(self, device: str, check_in: CheckIn) -> CheckedIn | None:
-        """To come back later, and why, by what was read a moment ago; None where `answer` has to look."""
+        """Answer by a state read a moment ago that the device comes back later; None where `answer` has to look."""
         standing = self._standings.recent(device)
         if standing is None:
             return None
@@ -80,7 +80,7 @@ class Offers:
         return self._wait_for(wanted, reasons, pauses, check_in)
 
     def later(self) -> CheckedIn:
-        """To come back soon, where more devices than can be looked at ask for slots at once."""
+        """Answer to come back soon, where more devices than can be looked at ask for slots at once."""
         store, now = self._store, self._store.now()
         opening = Opening(_CROWD, _CROWD_LASTS, now)
         soon = wait_until(opening, store.presence, now)
@@ -89,7 +89,7 @@ class Offers:
     def _wait_for(
         self, rounds: list[OpenRound], reasons: list[Reason], pauses: list[Pause], check_in: CheckIn
     ) -> CheckedIn:
-        """When to come back: for the next round of a job that may need the device, else when all devices do."""
+        """Answer when to come back: for the next round of a job that may need the device, else when all devices do."""
         store, now = self._store, self._store.now()
         openings = [one.next for one in rounds if self._why_unsuited(one, check_in) is None]
         openings += [pause.next for pause in pauses]
@@ -104,7 +104,7 @@ class Offers:
     # --- who is where ---
 
     def _held(self, device: str, check_in: CheckIn) -> CheckedIn | None:
-        """The task that the device has already: it restarted, or the answer was lost.
+        """Return the task that the device has already: it restarted, or the answer was lost.
 
         A task of a job that it does not want any more goes back, so that another device can have the slot.
         """
@@ -134,7 +134,7 @@ class Offers:
     # --- assigning ---
 
     def _offer(self, open_round: OpenRound, device: Device, check_in: CheckIn) -> Task | Reason:
-        """A task, or why there is none in this round."""
+        """Assign a task, or say why there is none in this round."""
         job = open_round.job
         if (why := self._is_closed_to(open_round, device.id, check_in)) is not None:
             return why
@@ -166,7 +166,7 @@ class Offers:
         return self._no_place(open_round, check_in)
 
     def _is_closed_to(self, open_round: OpenRound, device: str, check_in: CheckIn) -> Reason | None:
-        """Why a round has no slot for a device, whatever the device could hold."""
+        """Say why a round has no slot for a device, whatever the device could hold; None if it may."""
         if device in open_round.done:
             return has_done(open_round)
         if (why := self._why_unsuited(open_round, check_in)) is not None:
@@ -245,7 +245,7 @@ class Offers:
         return rounds.find(connection, job.id, assignment.round)
 
     def _sits_out(self, connection: Connection, job: Job, current: Round, device: Device) -> str | None:
-        """Why others come first."""
+        """Say why others come first; None if they do not."""
         now, retry = self._store.now(), self._store.settings.retry_seconds
         if (trouble := assignments.last_trouble(connection, job.id, device.id, now - _SITS_OUT * retry)) is not None:
             first = f"{job.name} lets others come first for {_SITS_OUT * retry:.0f} s"
@@ -268,7 +268,7 @@ class Offers:
         return None
 
     def _task(self, job: Job, assignment: Assignment, current: Round) -> Task:
-        """An assignment and its round as a message."""
+        """Build the message of an assignment and its round."""
         settings = job.settings
         left = (assignment.until or current.deadline or self._store.now() + settings.deadline) - self._store.now()
         version = late.begun_with(assignment, current)
@@ -300,7 +300,7 @@ class Offers:
     # --- what devices said ---
 
     def save_profiles(self) -> None:
-        """Write who was here and with what, together rather than at every check-in; and count who is."""
+        """Write check-ins together rather than one by one, and count the devices that are here."""
         self._write_profiles()
         self._store.presence.look()
 
@@ -314,6 +314,6 @@ class Offers:
 
 
 def _apart(training: Training, of_job: Training) -> dict[str, Any] | None:
-    """The settings of a training that are not the job's; None where all are."""
+    """Return the settings of a training that are not the job's; None where all are."""
     own = asdict(of_job)
     return {name: value for name, value in asdict(training).items() if value != own[name]} or None

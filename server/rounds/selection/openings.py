@@ -1,4 +1,4 @@
-"""When a job's next round opens, and which of the devices that wait are told to come back then."""
+"""Estimate when a job's next round opens, and choose the waiting devices that come back then."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from server.storage.identities.presence import Presence
 from server.storage.work import rounds
 
 _TOLD = 1.5
-"""Devices that are told to come for each that a round wants: some are gone by then."""
+"""The devices that are asked to come for each that a round wants: some are gone by then."""
 _FEW = 50
-"""Devices that may always be told: all of a small fleet."""
+"""The number of devices that may always be asked: all of a small fleet."""
 _SHARE_OF_RATE = 0.25
-"""Of the check-ins that the server wants, at most those of devices that were told to come."""
+"""The most of the server's check-ins that devices asked to come may take."""
 _SPREAD = 1.0
-"""Seconds over which they come at least."""
+"""The least seconds over which they come."""
 _OVERDUE = 0.25
-"""Of the time that a round is late by now, what a device that came for the next one waits again."""
+"""The share of a round's delay so far that a device that came for the next one waits again."""
 
 
 class Opening(NamedTuple):
     """The next round of a job."""
 
     wanted: int
-    """Devices that it wants."""
+    """The number of devices that it wants."""
     lasts: float
-    """Seconds from one opening to the next."""
+    """The seconds from one opening to the next."""
     at: float
-    """About when it is."""
+    """The estimated time of the opening."""
 
 
 def opening_after(connection: Connection, job: Job, number: int, now: float) -> Opening | None:
-    """Tell when the round after one opens, by how long the last took, or this one up to now; None before it began."""
+    """Estimate when the round after one opens, by how long the last took, or this one so far; None before it began."""
     known = rounds.since(connection, job.id, number - 1)
     last, this = known.get(number - 1), known.get(number)
     if this is None or this.started is None:
@@ -47,10 +47,10 @@ def opening_after(connection: Connection, job: Job, number: int, now: float) -> 
 
 
 def wait_until(opening: Opening, presence: Presence, now: float) -> float | None:
-    """Seconds until an opening for a device that is told to come; None for the others, who wait as all do.
+    """Return the seconds until an opening for a device that is asked to come; None for the others, who wait as all do.
 
-    So many are told as the next round wants, of all who ask while one lasts: each draws its lot, so that processes need
-    not count together. Who came too early draws again.
+    As many are asked as the next round wants, of all who check in while one lasts: each draws its lot, so that
+    processes need not count together. Who came too early draws again.
     """
     most = presence.rate * _SHARE_OF_RATE
     told = min(max(_TOLD * opening.wanted, _FEW), most * opening.lasts)

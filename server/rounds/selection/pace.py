@@ -1,4 +1,4 @@
-"""Look up how far a device can go in the time that a round leaves it."""
+"""Limit a device's forward passes by the time that a round leaves it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server.storage.work import assignments
 
 
 def most_passes(store: Store, job: Job, device: str) -> float | None:
-    """The forward passes that a device's steps may take; None where there is no choice, or nothing known of it."""
+    """Return the forward passes that a device's steps may take; None if there is no choice, or nothing is known."""
     if not needs_of(store, job).has_choice:
         return None
     with store.database.read() as connection:

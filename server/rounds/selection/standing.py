@@ -1,4 +1,4 @@
-"""How rounds stand that take devices, read once for all that come in a moment."""
+"""Read the state of rounds that take devices, once for all check-ins of a moment."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from server.storage.store import Store
 from server.storage.work import assignments, rounds, sums
 
 Reason = str
-"""Why a device is given nothing, in words that stay the same while it waits: it tells each once."""
+"""A reason to give a device nothing, in words that stay the same while it waits: it prints each once."""
 _REMEMBERED = 0.5
-"""Seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""
+"""The seconds for which the state of rounds is not read again, to answer fleets that ask all at once."""
 
 
 @dataclass(frozen=True)
@@ -33,31 +33,31 @@ class OpenRound:
     version: int
     opened: float
     invited: int
-    """Of the round, taken or free."""
+    """The number of the round's slots, taken or free."""
     free: list[RoundSlot]
     first: frozenset[int]
-    """Slots to give away before others: of a round that has not enough devices for all."""
+    """The slots to give away before others: of a round that has not enough devices for all."""
     done: frozenset[str]
-    """Devices that have done their part."""
+    """The devices that have done their part."""
     next: Opening | None
-    """When the next one opens; None before a device has joined this one."""
+    """The opening of the next round; None before a device has joined this one."""
 
     @property
     def order(self) -> tuple[bool, bool, int, float]:
-        """A round that has begun and lacks few clients comes first, lest each job have some and none enough."""
+        """The sort key: a round that has begun and lacks few clients comes first, lest no job have enough."""
         begun = self.invited - len(self.free)
         missing = self.job.settings.per_round - begun
         return missing <= 0, not begun, missing if begun else 0, self.opened
 
     @property
     def following(self) -> Reason:
-        """When the next one opens."""
+        """The condition on which the next round opens, in words."""
         wanted = self.job.settings.complete
         return f"the next opens when {wanted} have reported, or all that there are, or at this one's deadline"
 
 
 class Pause(NamedTuple):
-    """Why a running job has no open round, and when it has one again."""
+    """The reason why a running job has no open round, and the opening of the next."""
 
     job: Job
     why: Reason
@@ -72,27 +72,27 @@ class Standing:
     waits: list[Pause] = field(default_factory=list["Pause"])
 
     def wanted(self, check_in: CheckIn) -> list[OpenRound]:
-        """The rounds that a device asks for, the first to be given away first."""
+        """Return the rounds that a device asks for, in the order in which their slots are given away."""
         return sorted((one for one in self.rounds if is_wanted(one.job, check_in)), key=lambda one: one.order)
 
     def pauses(self, check_in: CheckIn) -> list[Pause]:
-        """Why the other jobs that it asks for have no round."""
+        """Return why the other jobs that it asks for have no round."""
         return [pause for pause in self.waits if is_wanted(pause.job, check_in)]
 
 
 class Standings:
-    """Reads them, at most so often."""
+    """Reads and caches the state of rounds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: tuple[float, int, Standing] = (0.0, -1, Standing())
         self._sent = 0.0
         self.at_work: set[str] = set()
-        """Devices with an open assignment, as of when rounds were read; those that this process gave one since."""
+        """The devices with an open assignment, as of when rounds were read; those that this process gave one since."""
         self._reading = threading.Lock()
 
     def recent(self, device: str) -> Standing | None:
-        """As read a moment ago; None where something has changed since, or it is time that somebody looks again."""
+        """Return the state as read a moment ago; None where something has changed since, or it is to be read again."""
         now = self._store.now()
         read, turn, standing = self._known
         if turn != self._store.turn or not read <= now < read + 2 * _REMEMBERED or device in self.at_work:
@@ -157,7 +157,7 @@ class Standings:
 
 
 def in_turn(number: int, devices: int, per_round: int) -> frozenset[int]:
-    """The slots to fill first when a round has fewer devices than it wants: each has its turn, round after round."""
+    """Return the slots to fill first when a round has fewer devices than it wants: all take turns."""
     if not 0 < devices < per_round:
         return frozenset()
     first = (number - 1) * devices

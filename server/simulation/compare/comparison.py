@@ -20,17 +20,17 @@ MethodKind = Literal["backprop", "forward", "zero-order", "head alone"]
 KINDS: dict[str, MethodKind] = {
     "exact": "backprop", "forward": "forward", "mixed": "forward", "auto": "forward", "central": "zero-order",
 }  # fmt: skip
-"""Of an estimator, in the order of the rows."""
+"""The kind of method of each estimator, in the order of the rows."""
 RIVALS: tuple[MethodKind, ...] = ("backprop", "zero-order", "head alone")
-"""Whose best row all others are held against."""
+"""The kinds of methods whose best row all others are compared with."""
 TASK = ("data", "split", "model")
-"""What the rows of a group have in common."""
+"""The settings that the rows of a group share."""
 NATURAL = "natural"
 """A split by a column of the data."""
 _SHORT = {"rank": "r"}
 _NAMES = {"training.mode": "mode", "training.directions": "K"}
 _PLACES = {"optimizers.units": "server ", "optimizers.head": "server head "}
-"""Whose settings are called like the clients'."""
+"""The prefixes of settings that have the same names as the clients'."""
 _OF_THE_RUN = {"seed", "rounds", "per_round"}
 """Settings of the job that the run's own configuration has too."""
 
@@ -48,7 +48,7 @@ class MethodRow:
     """Runs with the same settings, one for each seed."""
 
     label: str
-    """The method, and what tells its rows apart."""
+    """The method, and the settings that tell its rows apart."""
     kind: MethodKind | None
     settings: dict[str, str]
     runs: tuple[Run, ...]
@@ -143,7 +143,7 @@ def _row(label: str, settings: dict[str, str], runs: list[Run]) -> MethodRow:
 
 
 def _group(task: dict[str, str], rows: list[MethodRow], differing: Sequence[str]) -> RunGroup:
-    """Its rows by the way to their gradients, the best first."""
+    """Build a group of rows by their kinds of methods, the best first."""
     score = main_score(*(run for row in rows for run in row.runs))
     kinds = [*KINDS.values(), "head alone", None]
     ordered = sorted(rows, key=lambda row: (kinds.index(row.kind), -(row.mean(f"{score}.last") or -1.0)))
@@ -153,7 +153,7 @@ def _group(task: dict[str, str], rows: list[MethodRow], differing: Sequence[str]
 
 
 def kind_of(config: Config) -> MethodKind | None:
-    """How a method comes by the gradients of its units; None of an estimator that is not known here."""
+    """Return how a method gets the gradients of its units; None for an unknown estimator."""
     if config.numbers.units == 0:
         return "head alone"
     return KINDS.get(config.settings.get("training", {}).get("estimator", ""))
@@ -215,7 +215,7 @@ def _text(value: Any) -> str:
 
 
 _DEFAULTS = _of_the_job(JobSettings().model_dump(mode="json"))
-"""What a run had whose version did not know a setting yet."""
+"""The values of settings that a run's version did not know yet."""
 
 
 def _label(row: pd.Series, like: pd.DataFrame) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pandas as pd
 INTERVAL = 50
 """The paper's, in rounds."""
 TOLERANCE = 1e-4
-"""How far two variances may lie apart and be the same: of a score from 0 to 1, a point squared."""
+"""The tolerance between two variances that count as equal: of a score from 0 to 1, a point squared."""
 SHARE = 0.95
 
 

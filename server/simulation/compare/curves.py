@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CURVES = "curves.svg"
 DASHES = ("", "6 2", "1.5 1.5", "7 2 1.5 2", "4 1.5 1 1.5 1 1.5")
-"""As in SVG: lengths of strokes and gaps."""
+"""The dash patterns as in SVG: lengths of strokes and gaps."""
 ROUNDS, PASSES = "round", "forward passes of a device"
 CLOCK = "simulated time, in forward passes of the fastest client"
 _HALF, _WHOLE = 17, 40
@@ -56,7 +56,7 @@ class Panel(NamedTuple):
 
 
 def draw(panels: Sequence[Panel], title: str, description: str, *, name: str = "curves", heading: bool = False) -> str:
-    """The panels beside each other, and under each the legend of its lines.
+    """Draw the panels beside each other, and under each the legend of its lines.
 
     All ids begin with the name, so that one page may hold several pictures. With a heading the title stands in the
     picture too, where no page around it says it.

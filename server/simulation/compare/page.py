@@ -27,7 +27,7 @@ from server.simulation.compare.tables import (
 )
 
 MADE_BY = "<!-- made by spry report -->"
-"""What a file begins with that a later report may replace."""
+"""The first line of a file that a later report may replace."""
 _DRAWN = (*MAIN_SCORES, PERSONAL)
 
 
@@ -36,7 +36,7 @@ class Chart(NamedTuple):
     measured: str
     svg: str
     figures: Table
-    """The same for those who do not see it."""
+    """The same figures for those who do not see the chart."""
 
 
 class Chapter(NamedTuple):
@@ -91,7 +91,7 @@ def html(report: ReportPage) -> str:
 
 
 def markdown(report: ReportPage, pictures: Path) -> tuple[str, dict[Path, str]]:
-    """The text, and the pictures that it shows: names beside it that begin with `pictures`."""
+    """Write the text and its pictures: names beside it that begin with `pictures`."""
     parts = [MADE_BY, f"# {report.title}", report.counted]
     parts.append(
         "\n".join(["| the same in all runs | |", "|---|---|", *map(_line, (report.common | report.job).items())])
@@ -115,7 +115,7 @@ def markdown(report: ReportPage, pictures: Path) -> tuple[str, dict[Path, str]]:
 
 
 def _charts(group: RunGroup, labels: Sequence[str], before: int) -> list[Chart]:
-    """One for each score that a run has; `before` counts the page's charts above."""
+    """Draw a chart for each score that a run has; `before` counts the page's charts above."""
     charts: list[Chart] = []
     for score in _DRAWN:
         curves = [(row.label, row.curve(score)) for row in group.rows]
@@ -132,7 +132,7 @@ def _charts(group: RunGroup, labels: Sequence[str], before: int) -> list[Chart]:
 
 
 def _panels(name: str, lines: Sequence[Line], group: RunGroup, score: str) -> list[Panel]:
-    """A score over the rounds; over what a device computes for it, and over simulated time, where each row tells."""
+    """Draw a score over the rounds; over a device's passes, and over simulated time, where each row has them."""
     panels = [Panel(f"{name}, %", lines)]
     over = {
         PASSES: {row.label: row.curve_by_passes(score) for row in group.rows},

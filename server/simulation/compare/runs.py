@@ -42,7 +42,7 @@ class DataConfig(msgspec.Struct, frozen=True):
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """How many weights are trained."""
+    """The numbers of weights that are trained."""
 
     units: int | None = None
     unit_weights: int = 0
@@ -62,7 +62,7 @@ class Config(msgspec.Struct, frozen=True):
     per_round: int | None = None
     rounds: int | None = None
     alpha: float | None = None
-    """Of the Dirichlet split; None is a natural one."""
+    """The parameter of the Dirichlet split; None for a natural one."""
     arithmetic: str | None = None
     differences: str | None = None
     variance_bound: float | None = None
@@ -89,13 +89,13 @@ class RoundLine(msgspec.Struct, frozen=True):
     passes: float | None = None
     """Forward passes that a client's step costs."""
     device_passes: float | None = None
-    """Those of all steps, and of what is measured beside them."""
+    """The forward passes of all steps, and of evaluations beside them."""
     step_seconds: float | None = None
     clock: float | None = None
     """Simulated time until its end."""
     staleness: float | None = None
     scores: dict[str, float | None] = {}
-    """Those that the round was evaluated for."""
+    """The scores that the round was evaluated for."""
 
 
 _COLUMNS = [name for name in RoundLine.__struct_fields__ if name != "scores"] + list(SCORES)
@@ -114,7 +114,7 @@ class Run:
     rounds: pd.DataFrame
     """By the number of a round: the fields of its line, and its scores."""
     summary: Summary | None
-    """None until the run has ended."""
+    """The summary; None until the run has ended."""
 
     @property
     def last_round(self) -> int:
@@ -131,7 +131,7 @@ class Run:
 
 
 def find_runs(paths: Iterable[Path]) -> list[Run]:
-    """The runs among some folders and below them, each once."""
+    """Find the runs among some folders and below them, each once."""
     folders: dict[Path, None] = {}
     for path in paths:
         if not path.is_dir():

@@ -16,4 +16,4 @@ SCORES: dict[str, ScoreKind] = {
 }
 """Fields of a round, in the order of tables."""
 MAIN_SCORES: tuple[str, ...] = tuple(dict.fromkeys(kind.main_score for kind in TASK_TYPES.values()))
-"""What kinds of tasks are compared by."""
+"""The scores by which kinds of tasks are compared."""

@@ -21,7 +21,7 @@ TITLES: dict[Section, str] = {
     "cost": "Per client and round",
 }
 MARK = "†"
-"""Of a row that is not at its end."""
+"""The mark of a row that is not at its end."""
 _SHOWN_ROUNDS = 12
 
 
@@ -48,7 +48,7 @@ EXPLANATION = (
 
 
 def overview(comparison: Comparison) -> Table | None:
-    """The final scores of all rows in all groups, where there are several groups."""
+    """Tabulate the final scores of all rows in all groups, where there are several groups."""
     if len(comparison.groups) < 2:
         return None
     labels = dict.fromkeys(row.label for group in comparison.groups for row in group.rows)
@@ -91,7 +91,7 @@ def curve_figures(group: RunGroup, score: str) -> Table:
 
 
 def settings(comparison: Comparison) -> Table | None:
-    """All that differs between rows."""
+    """Tabulate all settings that differ between rows."""
     if not comparison.differing:
         return None
     headings = ["method", *comparison.differing]
@@ -104,7 +104,7 @@ def settings(comparison: Comparison) -> Table | None:
 
 
 def unfinished(group: RunGroup) -> list[str]:
-    """A line for each run whose figures are not its last."""
+    """Write a line for each run whose figures are not its last."""
     return [
         f"{MARK} {row.label}, seed {run.config.seed} has not ended: {run.last_round}"
         f"{f' of {run.config.rounds}' if run.config.rounds else ''} rounds"
@@ -127,7 +127,7 @@ def _section(group: RunGroup, section: Section) -> Table:
 
 
 def _table(title: str, group: RunGroup, columns: dict[str, list[str]]) -> Table:
-    """Without the columns in which no row has a figure."""
+    """Build a table without the columns in which no row has a figure."""
     kept = [heading for heading, cells in columns.items() if any(cells)]
     labels = [f"{row.label} {MARK}" if row.unfinished else row.label for row in group.rows]
     lines = [[label, *(columns[heading][i] for heading in kept)] for i, label in enumerate(labels)]
@@ -169,5 +169,5 @@ def show(figure: pd.Series, unit: Quantity) -> str:
 
 
 def _decimals(value: float) -> int:
-    """So many as make three digits, and none for a whole number."""
+    """Return the number of decimals that make three digits, and none for a whole number."""
     return 0 if value == round(value) else max(0, 2 - math.floor(math.log10(abs(value))))

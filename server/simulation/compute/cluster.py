@@ -116,7 +116,7 @@ class Cluster:
 
 
 def _knock(address: str) -> None:
-    """At `host:port`, where Ray itself would try for minutes; other forms of address are its own to judge."""
+    """Connect to `host:port`, where Ray itself would try for minutes; other forms of address are left to it."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and "//" not in host:
         socket.create_connection((host, int(port)), _PATIENCE).close()

@@ -1,4 +1,4 @@
-"""Who does the work of a simulation: this process, several, or a cluster.
+"""Distribute the work of a simulation over this process, several, or a cluster.
 
 A crew calls a method of `Worker` once for each tuple of arguments and gives the results in the same order. Which
 worker takes which call changes nothing.
@@ -22,12 +22,12 @@ class Crew(Protocol):
     """Workers that are called by a method's name."""
 
     def call(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The results of all calls, in their order."""
+        """Return the results of all calls, in their order."""
         ...
 
 
 class Alone:
-    """This process."""
+    """A crew of this process alone."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -38,7 +38,7 @@ class Alone:
 
 @contextmanager
 def open_crew(plan: Plan, worker: Worker, workers: int, engine: Engine) -> Generator[Crew, None, None]:
-    """The crew that was asked for; `worker` is this process's own."""
+    """Open the crew that was asked for; `worker` is this process's own."""
     if engine == "local" and workers == 1:
         yield Alone(worker)
         return

@@ -1,4 +1,4 @@
-"""What a simulation asks of a model; the exporter provides it, found by its entry point in the group `spry.simulation`.
+"""Define a simulation's model; the exporter provides it, found by its entry point in the group `spry.simulation`.
 
 A learner computes for many clients at once: each has a batch and trainable weights of its own.
 """
@@ -50,7 +50,7 @@ class Differentiated(Protocol):
 
 
 class Computed(Protocol):
-    """One client's losses and logits, and what these are a product of."""
+    """One client's losses and logits, and the features behind them."""
 
     @property
     def loss(self) -> Array: ...
@@ -74,7 +74,7 @@ class Learner(Protocol):
         ...
 
     def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> Sequence[Computed]:
-        """Each client's losses, logits and features."""
+        """Compute each client's losses, logits and features."""
         ...
 
     def differentiate(
@@ -97,7 +97,7 @@ class Exporter(Protocol):
     """A function that opens models: `export.rows.open_model`."""
 
     def __call__(self, source: str, /, *, device: str, **options: Any) -> Learner:
-        """The model at `source`."""
+        """Open the model at `source`."""
         ...
 
 
@@ -107,7 +107,7 @@ def exporter() -> Exporter:
 
 
 def open_learner(source: str, *, device: str, **options: Any) -> Learner:
-    """The model at `source`; see `export.rows.open_model`."""
+    """Open the model at `source`; see `export.rows.open_model`."""
     _check_device(device)
     try:
         return exporter()(source, device=device, **options)

@@ -1,4 +1,4 @@
-"""What a worker's process has loaded as it begins, as loading takes many times as long as a small round."""
+"""Load a worker's libraries at its start, as loading takes many times as long as a small round."""
 
 from server.simulation.compute.learner import exporter
 from server.simulation.quiet import quiet_libraries

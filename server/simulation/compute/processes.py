@@ -62,7 +62,7 @@ class WorkerProcesses:
         return [results[number] for number in range(len(calls))]
 
     def close(self) -> None:
-        """At once, also in the middle of a call: what a worker computes is of use to nobody else."""
+        """Kill the workers at once, also in the middle of a call: nobody else uses their results."""
         for process in self._workers.values():
             process.kill()
         for connection, process in self._workers.items():

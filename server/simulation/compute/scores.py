@@ -1,4 +1,4 @@
-"""How good weights are on a set of examples."""
+"""Score weights on a set of examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.simulation.compute.learner import Learner
 
 
 def score(learner: Learner, encoder: TextEncoder, examples: Sequence[Example], weights: Weights) -> Score:
-    """How good these weights are on a part of the test set."""
+    """Score weights on a part of the test set."""
     task = task_named(learner.manifest.model.task)
     scores: list[Score] = []
     for part in in_order(examples, encoder, task.encode):

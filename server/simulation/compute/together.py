@@ -36,13 +36,13 @@ class Question(NamedTuple):
 
 
 class Answering(Protocol):
-    """Where a client's questions are answered."""
+    """Answers a client's questions."""
 
     def ask(self, member: int, question: Question, /) -> Any: ...
 
 
 class Meeting:
-    """Where the threads of a group hand in questions, and wait for the answers.
+    """A meeting where the threads of a group hand in questions, and wait for the answers.
 
     The thread that holds the meeting computes them, always the same one: each thread that computes would keep memory
     and threads of its own for it.
@@ -66,7 +66,7 @@ class Meeting:
             return self._given.pop(member)
 
     def leave(self, member: int, *, failed: bool) -> None:
-        """A member that asks no more."""
+        """Remove a member that asks no more."""
         with self._changed:
             self._members.discard(member)
             self._failed |= failed
@@ -83,7 +83,7 @@ class Meeting:
                 self._changed.notify_all()
 
     def _wait(self) -> bool:
-        """Until everybody has asked; False when there is nobody left to ask."""
+        """Wait until everybody has asked; False when there is nobody left to ask."""
         with self._changed:
             self._changed.wait_for(lambda: self._failed or self._asked.keys() == self._members)
             return bool(self._members) and not self._failed
@@ -191,7 +191,7 @@ class JoinedPasses:
         return features
 
     def release(self) -> None:
-        """Nothing is held from one pass to the next."""
+        """Release nothing: no values are kept from one pass to the next."""
 
     def _forward(self, batch: Batch, weights: Weights) -> Computed:
         return self._meeting.ask(self._member, Question(weights, batch))
@@ -223,7 +223,7 @@ def _moved(each: Differentiated, directions: Mapping[str, Array]) -> Weights:
 
 
 def _of_weights(bottleneck: Bottleneck, directions: Array) -> Array:
-    """From [K * batch, tokens, rank] to [K * batch, *shape]."""
+    """Turn directions at a bottleneck [K * batch, tokens, rank] into directions of weights [K * batch, *shape]."""
     entering = bottleneck.entering
     along = directions.reshape(-1, *bottleneck.gradient.shape)
     # Not by BLAS: its threads and those of a round's clients would wait for each other.

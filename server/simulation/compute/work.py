@@ -1,4 +1,4 @@
-"""What a worker of a simulation does: clients' parts of a round, a group at a time, and predictions.
+"""Compute clients' parts of a round, a group at a time, and predictions.
 
 A worker holds the model and the population, and is otherwise without a memory: all that decides a result comes with
 the call, so that any worker may be asked for any group.
@@ -53,11 +53,11 @@ class Trained:
     update: Weights
     report: dict[str, Any]
     variance: float
-    """Of its gradients from step to step."""
+    """The variance of its gradients from step to step."""
 
 
 def rows_together(plan: Plan) -> int:
-    """A function of the plan alone: the last bits may depend on it."""
+    """Return how many rows are computed together, by the plan alone: the last bits may depend on it."""
     return ROWS[plan.device.partition(":")[0]]
 
 
@@ -93,7 +93,7 @@ class Worker:
         return run_together(self.learner, [member.task for member in members], work)
 
     def steps(self, members: Sequence[ClientPart]) -> list[int]:
-        """How many each takes in a round."""
+        """Count the steps that each takes in a round."""
         return [steps_in(member.task.training, len(self._batches(*member))) for member in members]
 
     def report(
@@ -122,14 +122,14 @@ class Worker:
         return run_together(self.learner, [member.task for member in members], work)
 
     def score(self, weights: Weights, first: int, last: int) -> Score:
-        """How good these weights are on a part of the test set."""
+        """Score weights on a part of the test set."""
         return score(self.learner, self._tested_encoder, self.tested[first:last], weights)
 
     def _model(self, passes: JoinedPasses, estimator: Gradients) -> LocalModel:
         return LocalModel(self.manifest, self.kind, passes, estimator)
 
     def _data(self, client: int, task: Task) -> LocalData:
-        """A client's training examples: its test examples are scored apart, without the round's model."""
+        """Return a client's training examples: its test examples are scored apart, without the round's model."""
         return LocalData(self._client(client).train, self._batches(client, task))
 
     def _judged(self, client: int, model: LocalModel, personalized: Weights) -> Judged | None:
@@ -170,7 +170,7 @@ class _Watched:
 
 
 def opened(plan: Plan) -> tuple[Population, Learner]:
-    """Its clients and its model: conversations need the model's template, and task layers the data's labels."""
+    """Open a plan's clients and model: conversations need the model's template, and task layers the data's labels."""
     if task_named(plan.task).converses:
         learner = learner_of(plan, ())
         return population_of(plan, learner.template), learner
@@ -179,14 +179,14 @@ def opened(plan: Plan) -> tuple[Population, Learner]:
 
 
 def population_of(plan: Plan, template: Template | None = None) -> Population:
-    """Its clients."""
+    """Open a plan's clients."""
     columns = Columns(**plan.columns)
     dataset = open_dataset(plan.data, plan.task, columns=columns, by=plan.by, bad_rows=plan.bad_rows, template=template)
     return Population(dataset, plan.clients, plan.alpha, plan.seed)
 
 
 def learner_of(plan: Plan, labels: Sequence[str]) -> Learner:
-    """Its model with its adapter."""
+    """Open a plan's model with its adapter."""
     return open_learner(
         plan.model,
         task=plan.task,
@@ -200,7 +200,7 @@ def learner_of(plan: Plan, labels: Sequence[str]) -> Learner:
 
 
 def _spread(examples: Sequence[Example], count: int) -> list[Example]:
-    """So many of them, evenly spread; all for 0."""
+    """Return `count` of the examples, evenly spread; all for 0."""
     total = len(examples)
     if not 0 < count < total:
         return list(examples)

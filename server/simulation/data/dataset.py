@@ -49,15 +49,15 @@ class Dataset:
     train: Examples
     test: Examples
     classes: Kinds
-    """Each train row's label; of other tasks, its group."""
+    """The label of each train row; for other tasks, its group."""
     groups: Kinds
-    """What the rows are split over."""
+    """The groups that the rows are split over."""
     by: str
     """The column of the groups, or empty where they are the labels."""
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same rows, in the same order and with the same labels."""
+        """A digest of the rows, their order and their labels."""
         parts = [self.task, *self.labels, self.train.fingerprint, self.test.fingerprint]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
@@ -72,7 +72,7 @@ def open_dataset(
     bad_rows: BadRows = "refuse",
     template: Template | None = None,
 ) -> Dataset:
-    """A folder's or a Hugging Face dataset's rows as examples.
+    """Read a folder's or a Hugging Face dataset's rows as examples.
 
     Args:
         data: the folder, or the dataset's name.

@@ -38,13 +38,13 @@ class Purpose(IntEnum):
 
 
 def order(count: int, seed: int, purpose: Purpose, number: int = 0) -> Order:
-    """The numbers below `count` in a random order."""
+    """Return the numbers below `count` in a random order."""
     high, low, *_ = _words(seed, purpose, 0, np.arange(count), number)
     return np.lexsort((low, high))
 
 
 def uniform(count: int, seed: int, purpose: Purpose, number: int = 0) -> Floats:
-    """So many numbers between 0 and 1."""
+    """Draw `count` numbers between 0 and 1."""
     return _uniform(_words(seed, purpose, 0, np.arange(count), number)[0])
 
 

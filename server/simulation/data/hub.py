@@ -34,7 +34,7 @@ class HubSource(Source):
 
 
 def open_splits(data: str) -> Splits:
-    """The splits of `NAME`, `NAME:CONFIGURATION`, of a folder that the library has written, or of one .parquet file."""
+    """Open the splits of `NAME`, `NAME:CONFIGURATION`, of a folder by the library, or of a .parquet file."""
     folder = Path(data)
     table, saved = folder.is_file(), (folder / "dataset_dict.json").is_file()
     tables = any(True for pattern in ("*.parquet", "data/*.parquet") for _ in folder.glob(pattern))
@@ -82,7 +82,7 @@ def labelled(splits: Splits, data: str, label: str) -> tuple[HubSource, HubSourc
 
 
 def names(splits: Splits, label: str) -> Sequence[str]:
-    """The classes' names, where the dataset says them."""
+    """Return the classes' names, where the dataset has them."""
     return getattr(splits["train"].features.get(label), "names", None) or ()
 
 

@@ -15,7 +15,7 @@ from server.simulation.data.draws import Purpose, order, uniform
 from server.simulation.data.split import Indices, by_kind, by_mix, held_back
 
 OWN_TEST = 0.2
-"""Of a client's rows, those that its personal model is tested on."""
+"""The share of a client's rows that its personal model is tested on."""
 
 
 class VirtualClient(NamedTuple):
@@ -64,28 +64,28 @@ class Population:
         return VirtualClient([examples[int(row)] for row in train], [examples[int(row)] for row in test])
 
     def rows(self, number: int) -> tuple[Indices, Indices]:
-        """A client's rows of the data set, to train on and to be tested on."""
+        """Return a client's rows of the data set, to train on and to be tested on."""
         return held_back(self._shares.of(number), self._dataset.classes, self._own_test)
 
     def sample(self, count: int, seed: int) -> list[Example]:
-        """So many of the rows that clients train on, each as likely as another; all where there are no more."""
+        """Sample `count` of the rows that clients train on, each as likely as another; all where there are no more."""
         rows = np.concatenate([self.rows(number)[0] for number in range(self.clients)])
         chosen = np.sort(rows[order(len(rows), seed, Purpose.SAMPLE)[:count]])
         return [self._dataset.train[int(row)] for row in chosen]
 
     def counts(self, number: int) -> Indices:
-        """How many rows of each class a client has, in the order of `dataset.classes`."""
+        """Count a client's rows of each class, in the order of `dataset.classes`."""
         classes = self._dataset.classes
         return np.bincount(classes.of[self._shares.of(number)], minlength=len(classes.names))
 
     def largest_class(self) -> float:
-        """How unlike the clients are: the mean share of a client's largest class."""
+        """Return how unlike the clients are: the mean share of a client's largest class."""
         counts = (self.counts(number) for number in range(self.clients))
         return float(np.mean([own.max() / own.sum() for own in counts]))
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same rows, split in the same way."""
+        """A digest of the rows and their split."""
         parts = (self._dataset.fingerprint.encode(), self._shares.rows.astype("<i8").tobytes(),
                  self._shares.ends.astype("<i8").tobytes(), repr(self._own_test).encode())  # fmt: skip
         return hashlib.sha256(b"\n".join(parts)).hexdigest()[:32]
@@ -99,9 +99,9 @@ def sampled(seed: int, round_: int, clients: int, per_round: int) -> list[int]:
 
 
 def taken(seed: int, round_: int, clients: int, per_round: int) -> list[int]:
-    """The same where each client decides for itself: about so many, each with the same probability, apart from others.
+    """Sample clients independently, each with the same probability, about `per_round` of them (Poisson sampling).
 
-    What accounts for a privacy budget counts on that; of a fixed number each says something of the others.
+    The privacy accountant requires that: with a fixed number, each choice depends on the others.
     """
     comes = uniform(clients, seed, Purpose.CHANCE, round_) < per_round / clients
     places = order(clients, seed, Purpose.CLIENTS, round_)

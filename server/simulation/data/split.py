@@ -73,7 +73,7 @@ def by_mix(kinds: Kinds, clients: int, alpha: float, seed: int) -> ClientRows:
 
 
 def by_kind(kinds: Kinds, clients: int, seed: int) -> ClientRows:
-    """A client for each kind; of more kinds than clients the smallest are put together."""
+    """Give each kind a client; of more kinds than clients the smallest are put together."""
     sizes = np.bincount(kinds.of, minlength=len(kinds.names))
     groups = [(int(size), kind, [kind]) for kind, size in enumerate(sizes) if size]
     if not 1 <= clients <= len(groups):
@@ -95,9 +95,9 @@ def by_kind(kinds: Kinds, clients: int, seed: int) -> ClientRows:
 
 
 def held_back(rows: Indices, kinds: Kinds, share: float) -> tuple[Indices, Indices]:
-    """A client's rows to train on and those it is tested on, both with its own mix of kinds.
+    """Split a client's rows into those to train on and those it is tested on, both with its own mix of kinds.
 
-    Evenly spaced among its rows sorted by kind, so that a kind's count is right to within one row.
+    The test rows are evenly spaced among its rows sorted by kind, so that a kind's count is right to within one row.
     """
     count = min(max(round(len(rows) * share), 1), len(rows) - 1)
     rows = rows[np.argsort(kinds.of[rows], kind="stable")]
@@ -119,7 +119,7 @@ def _mixes(shapes: Floats, clients: int, seed: int) -> Iterator[Floats]:
 
 
 def _taken(mix: Floats, left: Indices, size: int, offset: float) -> Indices:
-    """How many rows of each kind a client takes of those that are left, from the logarithms of its mix."""
+    """Count the rows of each kind that a client takes of those that are left, from the logarithms of its mix."""
     counts = np.zeros_like(left)
     while (missing := size - int(counts.sum())) > 0:
         open_ = left > counts

@@ -51,7 +51,7 @@ class ClosestDirection(Central):
 
 
 class GradientSpread:
-    """How much a client's gradients vary from step to step: their variance, as a mean over the weights."""
+    """The variance of a client's gradients from step to step, as a mean over the weights."""
 
     def __init__(self) -> None:
         self._steps = 0

@@ -34,7 +34,7 @@ class CentralLimit(Central):
     def walk(
         self, batch: Batch, weights: Weights, directions: Mapping[str, NDArray[Any]], k: int
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Each example is told the mean's slope, and so is their mean."""
+        """Return the mean's slope for each example, and so for their mean."""
         if self._exact is None:
             self._exact = self.passes.exact(batch, weights)
         gradients = self._exact.gradients
@@ -43,11 +43,11 @@ class CentralLimit(Central):
 
 
 class ClosestLimit(CentralLimit, ClosestDirection):
-    """The same along the one direction that FwdLLM+ chooses."""
+    """The limit of central differences along the one direction that FwdLLM+ chooses."""
 
 
 def at_limit(kind: type[Estimator]) -> type[Estimator]:
-    """An estimator of central differences without the differences; others as they are."""
+    """Return an estimator of central differences' limit; others as they are."""
     return _LIMITS.get(kind, kind)
 
 

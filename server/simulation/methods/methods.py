@@ -31,17 +31,17 @@ class Method:
     about: str
     family: Family
     settings: Settings
-    """What makes it, over any preset."""
+    """The settings that define it, over any preset."""
     default: Settings = field(default_factory=dict[str, Any])
-    """Its tuned rates."""
+    """The tuned rates."""
     paper: Settings = field(default_factory=dict[str, Any])
-    """What the paper sets for it alone."""
+    """The paper's settings for this method alone."""
     adapter: str | None = None
     """The adapter that it is about, whatever was asked for."""
     by_device: bool = False
-    """Whether each device takes the best step that it can hold, unless another is asked for."""
+    """True if each device takes the best step that it can hold, unless another is asked for."""
     estimator: type[Estimator] | None = None
-    """One that devices do not have."""
+    """An estimator that devices do not have."""
     variance_bound: float | None = None
     """Updates whose gradients vary more from step to step are left out."""
 
@@ -147,7 +147,7 @@ class PaperData:
     backprop_batch: int = 8
 
     def training(self, family: Family) -> Settings:
-        """The settings of a job's training."""
+        """Return the settings of a job's training."""
         batch = {"batch": self.backprop_batch} if family == "backprop" else {}
         return {"length": self.length, "learning_rate": self.learning_rate, **batch}
 
@@ -164,7 +164,7 @@ PAPER_DATA = {
 }
 """Appendix B, by the name of the data's folder."""
 PAPER_ADAPTER: Mapping[str, Any] = {"rank": 1, "alpha": 1.0, "last_blocks": 0}
-"""Of LoRA, the same."""
+"""The paper's settings of LoRA."""
 
 
 def method_named(name: str) -> Method:
@@ -178,7 +178,7 @@ _ALSO: dict[Any, tuple[str, ...]] = {"forward": ("mixed", "auto")}
 
 
 def check_method(name: str, asked: Settings) -> None:
-    """With another estimator, or more steps where one is what it is about, it would be another method."""
+    """Refuse another estimator than a method's, or more steps where one defines it: it would be another method."""
     method, training = method_named(name), asked.get("training")
     for key in ("estimator", "iterations"):
         own, wanted = method.settings["training"].get(key), training.get(key) if isinstance(training, dict) else None

@@ -37,7 +37,7 @@ class Candidate:
         return self.training.per_example or not (manifest.bottlenecks and kind_of(self.training).along)
 
     def settled(self, manifest: Manifest) -> Candidate:
-        """With a number of directions where it leaves that open, as a job's is settled by the server."""
+        """Settle the number of directions where it is left open, as the server does for a job."""
         kind, groups = kind_of(self.training), self.groups(len(manifest.units))
         directed = [kind.directed(manifest, self.training, units) for units in groups]
         return replace(self, training=counted(self.training, manifest, directed))
@@ -72,7 +72,7 @@ def expected_noise(training: Training, gradients: Array) -> float:
 
 
 def noise_at_bottleneck(training: Training, entering: Array, leaving: Array) -> float | None:
-    """The same for directions at a bottleneck; None where they are orthogonal.
+    """Compute the noise of directions at a bottleneck; None where they are orthogonal.
 
     Args:
         training: the step's settings.
@@ -91,12 +91,12 @@ def noise_at_bottleneck(training: Training, entering: Array, leaving: Array) -> 
 
 
 def noise(kind: str, weights: int, directions: int) -> float:
-    """The same by the true gradient's square, for so many directions of one gradient."""
+    """Compute the noise over the true gradient's square, for `directions` directions of one gradient."""
     if kind == "orthogonal":
         return max(weights / directions - 1, 0.0)
     return (weights + (1 if kind == "normal" else -1)) / directions
 
 
 def cosine_with(noise: float) -> float:
-    """That of an estimate with the truth."""
+    """Compute the cosine of an estimate of this noise with the truth."""
     return 1 / math.sqrt(1 + noise)

@@ -87,7 +87,7 @@ class SweepOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class GradientOptions(OptionGroup):
-    """Where gradients are measured, and on how much."""
+    """The weights and examples on which gradients are measured."""
 
     title = "Measuring"
 
@@ -109,7 +109,7 @@ def estimate(
     by_unit: Annotated[bool, typer.Option("--by-unit", help="Show each unit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON on standard output.")] = False,
 ) -> None:
-    """How near estimates of the gradient come to the true one, unit by unit, and what they cost.
+    """Measure how near estimates of the gradient come to the true one, unit by unit, and their cost.
 
     Options that name several values take commas between them; all combinations are measured.
 
@@ -190,7 +190,7 @@ def _numbers(option: str, text: str, *, least: int = 1) -> tuple[int, ...]:
 
 @contextmanager
 def _telling(total: int) -> Generator[Callable[[float, str], None], None, None]:
-    """A bar where somebody watches."""
+    """Show a bar on terminals."""
     console = progress_console()
     bar = Progress(
         BarColumn(bar_width=24), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),

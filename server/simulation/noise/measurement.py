@@ -1,7 +1,7 @@
-"""How near a step's estimate of the gradient comes to the true one, unit by unit.
+"""Measure how near a step's estimate of the gradient comes to the true one, unit by unit.
 
 Two things keep an estimate away from the gradient over all clients' examples: its directions are drawn by chance, and
-so are its examples. The cosine with the true gradient of the same examples tells the first alone, that with the
+so are its examples. The cosine with the true gradient of the same examples shows the first alone, that with the
 gradient over the whole data both.
 
 The estimators are the devices' own. What they ask of a model is known beforehand: each example's gradient, computed
@@ -57,7 +57,7 @@ def measure(
     repeats: int,
     tell: Tell = lambda _share, _what: None,
 ) -> Iterator[NoiseRow]:
-    """A row for each choice, number of holders and unit."""
+    """Yield a row for each choice, number of holders and unit."""
     if not learner.manifest.units:
         raise SimulationError("this adapter has no units, so there is nothing to estimate; choose another --peft")
     choices = [choice.settled(learner.manifest) for choice in choices if choice.possible(learner.manifest)]
@@ -97,7 +97,7 @@ def _samples(
 
 
 def _sample(noises: Sequence[float | None], estimate: Vector, parts: Sequence[Vector], whole: Vector) -> NoiseSample:
-    """An estimate beside what it should be; each holder's parts have directions of their own, and noise."""
+    """Compare an estimate with the truth; each holder's parts have directions of their own, and noise."""
     truth = np.sum([rows.sum(axis=0) for rows in parts], axis=0)
     square, against = float(truth @ truth), cosine(truth, whole)
     if not square:
@@ -134,7 +134,7 @@ class _Steps:
         self._head = [parameter.name for parameter in self._manifest.head]
 
     def whole(self, examples: Sequence[Example]) -> Vectors:
-        """The gradient of the mean loss over these examples."""
+        """Compute the gradient of the mean loss over these examples."""
         total: Vectors = {number: np.zeros(unit.size) for number, unit in enumerate(self._manifest.units)}
         encoder, together = self._encoder(WHOLE_BATCH), rows_together(self._plan)
         for start in range(0, len(examples), together):
@@ -155,7 +155,7 @@ class _Steps:
         return [Draw(place, *pair) for place, pair in enumerate(zip(batches, differentiated, strict=True))]
 
     def estimate(self, choice: Candidate, repeat: int, draw: Draw) -> Vectors:
-        """All units' estimates: group by group, as if several clients had the same batch."""
+        """Estimate all units: group by group, as if several clients had the same batch."""
         settings = self._plan.settings.model_copy(update={"training": choice.training})
         estimates: Vectors = {}
         for units in choice.groups(len(self._manifest.units)):

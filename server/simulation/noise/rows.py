@@ -1,4 +1,4 @@
-"""What `spry bench estimate` has found: a row for each unit, and lines over the units."""
+"""Summarize measurements of `spry bench estimate`: a row for each unit, and lines over the units."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class NoiseSample(NamedTuple):
     data: float | None
     """Cosine with the gradient over all clients' examples."""
     exact: float | None
-    """That of the true gradient of the step's examples with the same."""
+    """The cosine of the true gradient of the step's examples with that of the data."""
     error: float | None
     """Square of the distance from the true gradient of the step's examples, by that gradient's square."""
     expected: float | None
-    """What theory expects in its place."""
+    """The cosine that theory expects instead of `batch`."""
     agreement: float | None
-    """The same gradient's square, by the sum of the squares of the parts that have directions of their own."""
+    """The square of the same gradient over the sum of the squares of the parts that have directions of their own."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class NoiseRow:
     block: int
     weights: int
     passes: float
-    """Of one client's step."""
+    """The forward passes of one client's step."""
     cosine_batch: float | None
     """The estimator's noise alone."""
     cosine_data: float | None
@@ -62,18 +62,18 @@ class NoiseRow:
     cosine_data_spread: float | None
     """Standard deviation over the repeats."""
     cosine_steady: float | None
-    """What `cosine_data` tends to over many repeats: noise of directions points anywhere, so that it is the product of
-    `cosine_batch` and of what the true gradient of the same examples has in its place. It varies much less."""
+    """The limit of `cosine_data` over many repeats: noise of directions points anywhere, so that it is the product of
+    `cosine_batch` and of the true gradient's cosine with that of the data. It varies much less."""
     error: float | None
     agreement: float | None
-    """How many times the directions of one example a step has: 1 where gradients are at right angles, and as many as
+    """The times that a step has the directions of one example: 1 where gradients are at right angles, and as many as
     there are examples and holders where they are equal."""
     formula: float | None
-    """What theory expects in place of `cosine_batch`, as far as the examples agree."""
+    """The cosine that theory expects instead of `cosine_batch`, as far as the examples agree."""
     formula_differ: float | None
-    """The same where their gradients are at right angles."""
+    """The expected cosine where their gradients are at right angles."""
     formula_agree: float | None
-    """The same where they are equal."""
+    """The expected cosine where they are equal."""
     efficiency: float | None
     """Square of `cosine_steady` for each forward pass of all holders together."""
 
@@ -95,7 +95,7 @@ FIGURES = (
 
 
 def row(manifest: Manifest, choice: Candidate, holders: int, number: int, samples: Sequence[NoiseSample]) -> NoiseRow:
-    """From what was measured of a unit."""
+    """Summarize a unit's measurements."""
     training, unit = choice.training, manifest.units[number]
     (group,) = (units for units in choice.groups(len(manifest.units)) if number in units)
     passes = forward_passes(manifest, group, training)

@@ -36,7 +36,7 @@ class AdapterNoise(NamedTuple):
 def as_dictionary(
     plan: Plan, weights: str, examples: int, repeats: int, adapters: Sequence[AdapterNoise]
 ) -> dict[str, Any]:
-    """For scripts."""
+    """Return the figures as a dictionary for scripts."""
     return {
         "version": plan.version,
         "model": plan.model,
@@ -110,7 +110,7 @@ def _by_unit(rows: Sequence[NoiseRow]) -> Iterator[pd.DataFrame]:
 
 
 def _label(line: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """The estimator, and what differs among the lines."""
+    """Name the estimator, and the settings that differ among the lines."""
     parts = ["exact"]
     if line["estimator"] != "exact":
         owner = "each" if line["per_example"] else "shared"

@@ -17,13 +17,13 @@ from server.simulation.data.draws import Purpose, order
 
 
 def slowness(clients: int, speeds: float, seed: int) -> list[float]:
-    """How many times as long each client takes as the fastest: evenly spread by ratio from 1 to `speeds`."""
+    """Return each client's slowness over the fastest: evenly spread by ratio from 1 to `speeds`."""
     places = order(clients, seed, Purpose.SPEEDS)
     return [speeds ** (int(place) / max(clients - 1, 1)) for place in places]
 
 
 class Clock:
-    """How long clients' parts take; the steps of a client are counted once."""
+    """A simulated clock of clients' parts; the steps of a client are counted once."""
 
     def __init__(
         self, crew: Crew, manifest: Manifest, estimator_of: Callable[[Training], type[Estimator]], slow: Sequence[float]
@@ -35,7 +35,7 @@ class Clock:
         self._steps: dict[int, int] = {}
 
     def seconds(self, members: Sequence[ClientPart]) -> list[float]:
-        """How long each takes by the simulated clock."""
+        """Return the seconds that each takes by the simulated clock."""
         new = [member for member in members if member.client not in self._steps]
         if new:
             (counted,) = self._crew.call("steps", [(new,)])

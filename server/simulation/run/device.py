@@ -1,4 +1,4 @@
-"""What a simulated client's step would ask of a device: memory, as an exported bundle's programs were measured."""
+"""Estimate a simulated client's memory on a device, as an exported bundle's programs were measured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DeviceMemory:
             )
 
     def peak(self, tasks: Iterable[Task]) -> int:
-        """The most that a step of one of these takes, its loaded programs included."""
+        """Return the most that a step of one of these takes, its loaded programs included."""
         return max(self._bytes(tuple(task.units), task.training) or 0 for task in tasks)
 
     def _bytes(self, units: tuple[int, ...], training: Training) -> int | None:

@@ -80,11 +80,11 @@ class Fleet:
         )
 
     def may_go_on(self, state: RunState) -> bool:
-        """Whether there is another round, and a budget that pays for it."""
+        """Tell whether there is another round, and a budget that pays for it."""
         return state.round < self.settings.rounds and may_go_on(self.settings, state.round, self.clients)
 
     def play(self, state: RunState) -> tuple[RunState, dict[str, Any]]:
-        """The next round, and what is known of it."""
+        """Run the next round, and return its state and metrics."""
         started, number = time.monotonic(), state.round + 1
         evaluated = number % self.settings.evaluate_every == 0 or number == self.settings.rounds
         personal = evaluated and self.plan.personal
@@ -160,7 +160,7 @@ class Fleet:
         return [list(members[start : start + size]) for start in range(0, len(members), size)]
 
     def _waited_for(self, state: RunState, members: Sequence[ClientPart]) -> RunState:
-        """When the slowest of a round's clients is done."""
+        """Advance the clock until the slowest of a round's clients is done."""
         if self._clock is None:
             return state
         return replace(state, clock=state.clock + max(self._clock.seconds(members), default=0.0))
@@ -194,7 +194,7 @@ class Fleet:
         bases: Mapping[int, Weights],
         last_change: Mapping[str, Any],
     ) -> list[Trained]:
-        """Each from the weights that it began with: those with the same ones compute together."""
+        """Train each client from the weights that it began with: those with the same ones compute together."""
         versions = sorted({member.task.version for member in members})
         alike = [[member for member in members if member.task.version == version] for version in versions]
         groups = [group for own in alike for group in self._groups(own)]
@@ -224,7 +224,7 @@ class Fleet:
         return late_one(update, base, start, lambda version: ServerState(version, bases[version]))
 
     def _bound(self, trained: Sequence[Trained]) -> float:
-        """How much a client's gradients may vary; the steadiest client always takes part."""
+        """Bound how much a client's gradients may vary; the steadiest client always takes part."""
         bound = self.plan.variance_bound
         return math.inf if bound is None else max(bound, min(one.variance for one in trained))
 
@@ -250,7 +250,7 @@ class Fleet:
     def _with_personal(
         self, reports: Sequence[Report], members: Sequence[ClientPart], model: ServerState
     ) -> list[Report]:
-        """The reports, with how good clients' own models are where that is asked for."""
+        """Add the scores of clients' own models to the reports, where that is asked for."""
         if not members[0].task.evaluate:
             return list(reports)
         calls = [(group, model.weights) for group in self._groups(members)]
@@ -269,7 +269,7 @@ class Fleet:
     # --- evaluate ---
 
     def scores(self, weights: Weights) -> dict[str, float]:
-        """How good these weights are on the test set."""
+        """Score weights on the test set."""
         starts = range(0, self.test_examples, SCORED_TOGETHER)
         parts = self._crew.call("score", [(weights, start, start + SCORED_TOGETHER) for start in starts])
         return task_named(self.plan.task).told(combined(parts))

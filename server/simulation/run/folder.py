@@ -34,7 +34,7 @@ _ADAPTER = "adapter_model.safetensors"
 
 
 class RunFolder:
-    """Where a simulation writes."""
+    """The folder that a simulation writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class RunFolder:
 
     @contextmanager
     def taken(self) -> Generator[None, None, None]:
-        """Nobody else writes here meanwhile. A folder that was made for a command that is then refused goes again."""
+        """Lock the folder against others. A folder that was made for a command that is then refused is removed."""
         made = not self.path.exists()
         if self.path.exists() and not self.path.is_dir():
             raise SimulationError(f"{self.path} is not a folder; choose another --out")
@@ -100,7 +100,7 @@ class RunFolder:
         return state
 
     def state(self) -> RunState | None:
-        """Where the run stands, for those who only look."""
+        """Read the run's state, for those who only look."""
         if not self._checkpoint.exists():
             return None
         try:
@@ -122,7 +122,7 @@ class RunFolder:
         )
 
     def save(self, state: RunState, line: Mapping[str, Any]) -> None:
-        """A round is over: its line first, then the state that says so."""
+        """Save a finished round: its line first, then the state that has it."""
         with _named(self.rounds), self.rounds.open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
@@ -142,11 +142,11 @@ class RunFolder:
         return [json.loads(line) for line in self.rounds.read_text().splitlines()]
 
     def finished(self) -> dict[str, Any] | None:
-        """The summary, once everything else has been written too."""
+        """Read the summary, once everything else has been written too."""
         return json.loads(self.summary.read_text()) if self.summary.exists() else None
 
     def reopen(self) -> None:
-        """More rounds come than the summary tells of."""
+        """Remove the summary, as more rounds follow."""
         self.summary.unlink(missing_ok=True)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -223,7 +223,7 @@ def _write(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def _named(path: Path) -> Generator[None, None, None]:
-    """A full disk's error tells no path of its own."""
+    """Name the path in the error of a full disk, which has none of its own."""
     try:
         yield
     except OSError as error:

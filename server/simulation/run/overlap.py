@@ -50,7 +50,7 @@ class Overlap:
         self._context = RoundContext(settings, manifest)
 
     def gathered(self, state: RunState, *, evaluate: bool) -> tuple[list[ClientPart], RunState]:
-        """The clients whose updates complete a round, in the order of their slots, and how the others stand then."""
+        """Return the clients whose updates complete a round, in the order of their slots, and the others' state."""
         moment = _Moment(state, state.model.version - self._settings.max_staleness)
         while len(moment.done) < self._settings.complete:
             self._fill(moment)
@@ -87,7 +87,7 @@ class Overlap:
 
 
 class _Moment:
-    """How a round stands while updates come."""
+    """The state of a round while updates arrive."""
 
     def __init__(self, state: RunState, oldest: int) -> None:
         self.clock = state.clock
@@ -115,7 +115,7 @@ class _Moment:
             self.done.append(following)
 
     def following(self, state: RunState) -> RunState:
-        """The state of a run that goes on, with the weights that those at work began with."""
+        """Return the state of a run that goes on, with the weights that those at work began with."""
         known = {**state.bases, self.version: state.model.weights}
         needed = {one.base for one in self.working}
         return replace(

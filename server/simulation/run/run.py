@@ -33,7 +33,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 def simulate(
     plan: Plan, out: Path, tell: Tell, *, workers: int = 1, engine: Engine = "local", costs: Path | None = None
 ) -> dict[str, Any]:
-    """Run, or go on with, the simulation in `out`; gives its summary. The bundle `costs` tells a device's memory."""
+    """Run or resume the simulation in `out`; return its summary. The bundle `costs` has a device's memory."""
     folder = RunFolder(out)
     with folder.taken():
         worker = Worker(plan)
@@ -57,7 +57,7 @@ def simulate(
 
 
 def _config(plan: Plan, worker: Worker) -> dict[str, Any]:
-    """The plan, and what it means for this model and data."""
+    """Return the plan, and its results for this model and data."""
     manifest, population, dumped = worker.manifest, worker.population, plan.model_dump(mode="json")
     return {
         **dumped,

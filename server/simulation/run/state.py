@@ -1,4 +1,4 @@
-"""Where a simulation stands."""
+"""Define the state of a simulation."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Underway(NamedTuple):
     base: int
     """The version that it began with, which is the number of rounds before."""
     ends: float
-    """By the simulated clock."""
+    """The end by the simulated clock."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """All that the next round needs."""
+    """The state that the next round needs."""
 
     model: ServerState
     round: int = 0
@@ -36,6 +36,6 @@ class RunState:
     bases: Mapping[int, Weights] = field(default_factory=dict[int, Weights])
     """The weights that these began with, by version."""
     given: Mapping[int, int] = field(default_factory=dict[int, int])
-    """How often each slot was given out."""
+    """The number of times that each slot was given out."""
     drawn: int = 0
-    """How often a client was drawn."""
+    """The number of clients drawn so far."""

@@ -53,7 +53,7 @@ def summed(
 
 
 def _each(pooled: Pooled) -> list[Report]:
-    """As many reports as are in a sum, which say together what it says."""
+    """Split a sum into as many reports as are in it, which together add up to it."""
     rest = replace(pooled.report, examples=1, held_back=0, right_global=0, right_personal=0)
     first = replace(pooled.report, examples=pooled.report.examples - pooled.clients + 1)
     return [first, *[rest] * (pooled.clients - 1)]

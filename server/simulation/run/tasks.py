@@ -23,7 +23,7 @@ def task_of(
     measure: bool = False,
     clip: float | None = None,
 ) -> Task:
-    """A client's part in a round, as a server gives it out."""
+    """Build a client's part in a round, as a server gives it out."""
     training = variant or settings.training
     units = kind_of(training).joined(manifest, training, slot.units)
     return Task(

@@ -1,4 +1,4 @@
-"""What a round moves between server and clients: in bytes as they go over the wire, and in numbers as papers count.
+"""Count a round's traffic between server and clients: in bytes on the wire, and in numbers as papers count.
 
 Bytes are those of the bodies that a server counts too (`server.storage.work.traffic`), without HTTP's headers and the
 few hundred bytes of a check-in. Weights are safetensors: four bytes for each number, 120 to 170 for each tensor's name
@@ -41,7 +41,7 @@ class RoundTraffic:
         self._sizes: dict[frozenset[str], tuple[int, int]] = {}
 
     def epoch(self, task: Task, trained: Trained, weights: Weights) -> None:
-        """A client's update, and the weights that it began with."""
+        """Count a client's update, and the weights that it began with."""
         self.bytes_up += len(encode_update(trained.update, Report(**trained.report)))
         self.numbers_up += sum(value.size for value in without_moments(trained.update).values())
         self._download(task, weights)
@@ -49,7 +49,7 @@ class RoundTraffic:
     def iteration(
         self, tasks: Sequence[Task], reports: Sequence[bytes], outcome: Outcome, model: ServerState, *, first: bool
     ) -> None:
-        """All clients' numbers of a step, and its record to each of them."""
+        """Count all clients' numbers of a step, and its record to each of them."""
         assert outcome.record is not None
         record = encode_record(outcome.record, self._manifest, self._training)
         gradient = 0 if outcome.record.head_gradient is None else self._head

@@ -1,4 +1,4 @@
-"""How a simulated fleet's clients train: some can hold whatever step there is, the others next to none."""
+"""Decide how a simulated fleet's clients train: some can hold any step, the others next to none."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class FleetVariants(NamedTuple):
     """The training variants that a server gives its devices, by what they can hold."""
 
     able: int
-    """So many, the first ones, can hold whatever step there is."""
+    """The number of clients, the first ones, that can hold any step."""
     best: Training
     least: Training
     """Of those that can hold a block's way back, or none."""
     depth: Depth | None
-    """None where there is no choice."""
+    """The depth; None where there is no choice."""
 
     def of(self, client: int) -> Training:
-        """How a client trains."""
+        """Return a client's training."""
         return self.best if client < self.able else self.least
 
     def slot(self, slot: RoundSlot) -> RoundSlot:
-        """A slot, with the units that its client trains however far it goes back."""
+        """Return a slot, with the units that its client trains at any depth."""
         return slot if self.depth is None else RoundSlot(slot.number, self.depth.directed(slot.units))
 
 

@@ -1,7 +1,7 @@
-"""Files named by the sha256 of their content: updates, weights, held-out examples.
+"""Keep files named by the sha256 of their content: updates, weights, held-out examples.
 
 A file appears whole and on disk, or not at all; the same content is kept once. Where servers share a home for them
-(`server.storage.files.shared`), a blob is there before anybody is told of it, and the folder keeps copies of what this
+(`server.storage.files.shared`), a blob is there before anybody learns of it, and the folder keeps copies of what this
 server reads.
 """
 
@@ -46,7 +46,7 @@ class Blobs:
         return self.path(sha256).is_file() if self._shared is None else self._shared.has(self.key(sha256))
 
     def partial(self) -> Path:
-        """A place to write what becomes a blob by `adopt`."""
+        """Return a new file to write a blob into, which `adopt` takes."""
         handle, name = tempfile.mkstemp(prefix=PARTIAL, dir=self.folder)
         os.close(handle)
         return Path(name)
@@ -93,7 +93,7 @@ class Blobs:
         return self.put(save(dict(sorted(tensors.items()))))
 
     def whole(self, sha256: str) -> Path:
-        """Where it is, after its content was hashed again: disks lose and change what they hold."""
+        """Return the path of a blob after its content was hashed again: disks lose and change what they hold."""
         path = self.path(sha256)
         if not self._is_whole(path, sha256) and not self._fetched(sha256):  # no fault of a device, which may ask again
             what = f"{path} is missing or damaged: put the file back from a backup"

@@ -78,7 +78,7 @@ class BundleFiles:
         self._take(bundle, path, partial)
 
     def _add_signatures(self, bundle: str, partial: Path) -> None:
-        """Whether they are right is for devices to say; the newest file stands."""
+        """Add a file of signatures, which devices verify; the newest file stands."""
         self._require_manifest(bundle)
         try:
             signature.parse(partial.read_bytes())
@@ -107,7 +107,7 @@ class BundleFiles:
             raise Refusal(422, "invalid", str(error)) from None
 
     def complete(self) -> list[str]:
-        """The bundles that jobs can be made on, the newest first."""
+        """List the bundles that jobs can be made on, the newest first."""
         if self._shared is not None:
             kept = self._shared.below(self.folder.name)
             ages = {key.split("/")[1]: one.changed for key, one in kept.items() if key.endswith(f"/{FILE_NAME}")}
@@ -128,7 +128,7 @@ class BundleFiles:
         return [file.path for file in self.manifest(bundle).files if not _is_whole(folder, file)]
 
     def file(self, bundle: str, path: str) -> tuple[Path, FileSpec]:
-        """A file to serve."""
+        """Return the path and entry of a file to serve."""
         if path == signature.SIGNATURES:
             return self._signatures(bundle)
         spec = self.expected(bundle, path)
@@ -150,7 +150,7 @@ class BundleFiles:
         return [public for public, one in signatures.items() if keys.verify(public, content, one)]
 
     def open(self, bundle: str) -> Bundle:
-        """The whole bundle; its files were verified when they came."""
+        """Open the whole bundle; its files were verified when they arrived."""
         manifest = self.manifest(bundle)
         for file in manifest.files if self._shared is not None else ():
             self._here(bundle, file)
@@ -162,13 +162,13 @@ class BundleFiles:
         return f"{self.folder.name}/{bundle}/{path}"
 
     def _here(self, bundle: str, file: FileSpec) -> bool:
-        """Whether a file is in this server's folder, or was copied to it now."""
+        """Tell whether a file is in this server's folder, or was copied to it now."""
         if (self.path(bundle) / safe_path(file.path, self.path(bundle))).is_file():
             return True
         return self._shared is not None and self._copied(self._shared, bundle, file.path, file.sha256)
 
     def _newest_signatures(self, bundle: str) -> Path:
-        """Where the signatures are, which change when somebody signs by way of another server."""
+        """Return the path of the signatures, copied anew from a shared home: people may sign elsewhere."""
         if self._shared is not None:
             self._copied(self._shared, bundle, signature.SIGNATURES, None)
         return self.path(bundle) / signature.SIGNATURES

@@ -1,4 +1,4 @@
-"""What people call bundles. All of these are steps of their caller's transaction."""
+"""Keep the names that people give bundles. Every function is a step of its caller's transaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from server.storage.schema.tables import bundles
 
 
 def names(connection: Connection) -> dict[str, str]:
-    """The names of the bundles that have one."""
+    """Return the names of the bundles that have one."""
     query = select(bundles.c.sha256, bundles.c.name).where(bundles.c.name.is_not(None))
     return dict(connection.execute(query).all())
 

@@ -67,7 +67,7 @@ class Models:
         return model
 
     def _checkpoint(self, job: Job, version: int) -> ServerState:
-        """The newest kept weights up to this version."""
+        """Load the newest kept weights up to this version."""
         query = (
             select(versions)
             .where(versions.c.job == job.id, versions.c.version <= version, versions.c.weights.is_not(None))
@@ -89,7 +89,7 @@ class Models:
         return [record for data in self.record_bytes(job, since, until) for record in decode_records(data)]
 
     def record_bytes(self, job: Job, since: int, until: int | None = None) -> list[bytes]:
-        """The steps after a version, in order."""
+        """Return the steps after a version, in order."""
         query = select(steps.c.record).where(steps.c.job == job.id, steps.c.version > since).order_by(steps.c.version)
         if until is not None:
             query = query.where(steps.c.version <= until)
@@ -97,13 +97,13 @@ class Models:
             return [bytes(data) for data in connection.execute(query).scalars()]
 
     def published(self, job: str, version: int) -> float:
-        """When a version was published: two of one number have never the same moment. 0 where that is not kept."""
+        """Return the time at which a version was published, unique for each; 0 where it is not kept."""
         query = select(versions.c.created).where(versions.c.job == job, versions.c.version == version)
         with self._database.read() as connection:
             return float(connection.execute(query).scalar() or 0.0)
 
     def changed_since(self, job: Job, since: int) -> set[str] | None:
-        """The parameters that moved in the rounds after a version (mode epoch); None where that is not kept."""
+        """Return the parameters that moved in the rounds after a version (mode epoch); None where that is not kept."""
         after = versions.c.version > since, versions.c.version <= job.version
         query = select(versions.c.changed).where(versions.c.job == job.id, *after)
         with self._database.read() as connection:

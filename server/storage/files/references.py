@@ -47,6 +47,6 @@ def spare_updates(connection: Connection, round_: Round) -> set[str]:
 
 
 def is_kept(connection: Connection, sha256: str) -> bool:
-    """Whether a version has its weights or its optimizer's state in this blob."""
+    """Tell whether a version has its weights or its optimizer's state in this blob."""
     query = select(versions.c.job).where(or_(versions.c.weights == sha256, versions.c.optimizer == sha256)).limit(1)
     return connection.scalar(query) is not None

@@ -42,7 +42,7 @@ class BlobStore(Protocol):
     """Keeps files by a key, for all servers; a file that is kept is whole, and outlives a power cut."""
 
     name: str
-    """As the settings name it."""
+    """The name in the settings."""
 
     def put(self, key: str, source: IO[bytes]) -> None:
         """Keep all of a file's content, in place of what the key named."""

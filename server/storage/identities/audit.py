@@ -27,7 +27,7 @@ def of_subject(connection: Connection, subject: str, limit: int) -> list[Deed]:
 
 
 def times(connection: Connection, actor: str, actions: Sequence[str], since: float) -> list[float]:
-    """When somebody did one of these, the oldest first."""
+    """Return the times at which somebody did one of these actions, the oldest first."""
     query = select(audit.c.time).where(audit.c.action.in_(actions), audit.c.actor == actor, audit.c.time > since)
     return list(connection.execute(query.order_by(audit.c.time)).scalars())
 

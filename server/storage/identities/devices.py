@@ -24,20 +24,20 @@ def add_token(connection: Connection, token: Token, digest: str) -> None:
 
 
 def list_tokens(connection: Connection) -> list[Token]:
-    """The oldest first."""
+    """List the tokens, the oldest first."""
     columns = [column for column in tokens.c if column.name != "hash"]
     return [Token(**row) for row in connection.execute(select(*columns).order_by(tokens.c.created)).mappings()]
 
 
 def token_of(connection: Connection, digest: str) -> str | None:
-    """The id of the token with this digest, whether or not it lets anybody in."""
+    """Return the id of the token with this digest, even if it lets nobody in."""
     return connection.scalar(select(tokens.c.id).where(tokens.c.hash == digest))
 
 
 def use_token(connection: Connection, digest: str, now: float, besides: str | None = None) -> str | None:
-    """The id of the token with this digest, one of whose uses is gone now; None where it has none left.
+    """Spend one use of the token with this digest and return its id; None where it has none left.
 
-    `besides` names one that is not good for this.
+    `besides` names a token that does not count.
     """
     usable = and_(tokens.c.expires > now, tokens.c.uses < tokens.c.max_uses, tokens.c.revoked.is_(False))
     if besides is not None:
@@ -47,7 +47,7 @@ def use_token(connection: Connection, digest: str, now: float, besides: str | No
 
 
 def revoke_token(connection: Connection, token: str) -> bool:
-    """Whether there is such a token."""
+    """Revoke a token; False if there is none."""
     return bool(connection.execute(update(tokens).where(tokens.c.id == token).values(revoked=True)).rowcount)
 
 
@@ -56,7 +56,7 @@ def label_of(connection: Connection, token: str) -> str:
 
 
 def limit_of(connection: Connection, token: str) -> tuple[str, int | None]:
-    """A token's label, and how many of its devices may have a task at once; it stays so until the transaction ends."""
+    """Return a token's label and how many of its devices may have a task at once, locked until the transaction ends."""
     query = select(tokens.c.label, tokens.c.at_once).where(tokens.c.id == token).with_for_update()
     label, at_once = connection.execute(query).one()
     return label, at_once
@@ -80,7 +80,7 @@ def add(
 
 
 def set_key(connection: Connection, device: str, key: str) -> None:
-    """Its secret is worth nothing any more."""
+    """Set a device's key; its secret becomes invalid."""
     connection.execute(update(devices).where(devices.c.id == device).values(key=key, hash=""))
 
 
@@ -98,7 +98,7 @@ def find(connection: Connection, device: str) -> Device | None:
 
 
 def of_key(connection: Connection, key: str) -> Device | None:
-    """The device of this key; until the transaction ends nobody else becomes one by it.
+    """Return the device of this key, and lock: until the transaction ends nobody else becomes one by it.
 
     Earlier versions made one for each token: the first that is not revoked counts.
     """
@@ -115,12 +115,12 @@ def enrol_again(connection: Connection, device: str, name: str, token: str) -> N
 
 
 def revoke(connection: Connection, device: str) -> bool:
-    """Whether there is such a device."""
+    """Revoke a device; False if there is none."""
     return bool(connection.execute(update(devices).where(devices.c.id == device).values(revoked=True)).rowcount)
 
 
 def revoked(connection: Connection) -> list[str]:
-    """The ids of those from which nothing more is taken."""
+    """List the ids of revoked devices."""
     return list(connection.execute(select(devices.c.id).where(devices.c.revoked.is_(True))).scalars())
 
 
@@ -130,12 +130,12 @@ def names(connection: Connection, among: Collection[str]) -> dict[str, str]:
 
 
 def set_note(connection: Connection, device: str, note: str) -> bool:
-    """Whether there is such a device."""
+    """Set a device's note; False if there is no such device."""
     return bool(connection.execute(update(devices).where(devices.c.id == device).values(note=note or None)).rowcount)
 
 
 def with_jobs(connection: Connection, device: str | None = None) -> list[tuple[Device, str | None]]:
-    """All devices, the oldest first, or one; and the names of the jobs that they work on."""
+    """Return all devices, the oldest first, or one, each with the name of the job that it works on."""
     has_part = and_(tasks.c.device == devices.c.id, tasks.c.state == "open")
     query = (
         select(devices, jobs.c.name.label("job"))
@@ -169,7 +169,7 @@ def ids_heard_since(connection: Connection, since: float) -> set[str]:
 
 
 def credentials(connection: Connection, most: int) -> dict[str, tuple[Credentials, int]]:
-    """Read those of devices that are not revoked, the ones heard of last, and when each signed last."""
+    """Read the credentials of devices that are not revoked, the latest first, and when each signed last."""
     columns = devices.c.id, devices.c.key, devices.c.hash, devices.c.signed
     query = select(*columns).where(devices.c.revoked.is_(False)).order_by(_heard.desc()).limit(most)
     found = connection.execute(query.execution_options(yield_per=_READ_TOGETHER))
@@ -177,7 +177,7 @@ def credentials(connection: Connection, most: int) -> dict[str, tuple[Credential
 
 
 def newest_heard(connection: Connection) -> float | None:
-    """When any device was heard of last; None where there is none."""
+    """Return when any device checked in last; None where there is none."""
     return connection.scalar(select(func.max(_heard)))
 
 
@@ -187,7 +187,7 @@ def note_check_ins(
     signed: Mapping[str, int],
     versions: Mapping[str, str],
 ) -> None:
-    """When devices checked in last, what they said, when they signed it, in milliseconds, and what they run."""
+    """Record devices' check-ins: their time, content, the time of their signature in milliseconds, and the version."""
     rows = [
         {
             "device": device,

@@ -18,7 +18,7 @@ DeviceState = Literal["training", "waiting", "away", "revoked"]
 DeviceOrder = Literal["state", "name", "last_seen", "created", "group", "version", "failed"]
 STATES: tuple[DeviceState, ...] = ("training", "waiting", "away", "revoked")
 _GROUPS = 200
-"""That are told, the largest first."""
+"""The most groups that are listed, the largest first."""
 _DIGITS = "0123456789"
 
 
@@ -34,7 +34,7 @@ class DeviceQuery:
     group: str | None = None
     """The id of the token that they enrolled with."""
     failed_since: float | None = None
-    """Only those of which something was refused or given back since."""
+    """Keeps only devices of which something was refused or given back since this time."""
 
 
 class Listed(NamedTuple):
@@ -152,7 +152,7 @@ def _by_name() -> list[ColumnElement[Any]]:
 
 
 def _newest_failure() -> ColumnElement[int | None]:
-    """The id of what was last refused of a device or given back."""
+    """Return the id of a device's newest refusal or failure."""
     of_device = select(refusals.c.id).where(refusals.c.device == devices.c.id)
     return of_device.order_by(refusals.c.id.desc()).limit(1).scalar_subquery()
 

@@ -1,6 +1,6 @@
-"""How often devices took part in private jobs: what their budgets have paid for. They outlive the rows of old rounds.
+"""Count how often devices took part in private jobs, which their budgets pay for. Rows outlive those of old rounds.
 
-All of these are steps of their caller's transaction.
+Every function is a step of its caller's transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def of(connection: Connection, job: str, device: str) -> int:
 
 
 def most(connection: Connection, job: str) -> int:
-    """How often that device took part which did most often."""
+    """Return the number of times that the most frequent device took part."""
     return connection.scalar(select(func.max(participations.c.times)).where(participations.c.job == job)) or 0
 
 

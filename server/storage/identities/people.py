@@ -17,7 +17,7 @@ def add(connection: Connection, person: Person, digest: str) -> None:
 
 
 def everybody(connection: Connection) -> list[Person]:
-    """The oldest first, those whose token was revoked too."""
+    """List all people, the oldest first, those whose token was revoked too."""
     columns = [column for column in people.c if column.name != "hash"]
     return [Person(**row) for row in connection.execute(select(*columns).order_by(people.c.created)).mappings()]
 
@@ -31,12 +31,12 @@ def find(connection: Connection, digest: str) -> Person | None:
 
 
 def is_taken(connection: Connection, name: str) -> bool:
-    """A name stays taken: it stands in the audit log."""
+    """Tell whether a name is taken; it stays so, as it is in the audit log."""
     return connection.scalar(select(people.c.name).where(people.c.name == name)) is not None
 
 
 def revoke(connection: Connection, name: str) -> bool:
-    """Whether there is somebody of this name whose token was good."""
+    """Revoke a person's token; False if nobody of this name has a valid one."""
     known = and_(people.c.name == name, people.c.revoked.is_(False))
     return bool(connection.execute(update(people).where(known).values(revoked=True)).rowcount)
 

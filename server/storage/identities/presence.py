@@ -1,7 +1,7 @@
-"""How many devices are here, and how long each is told to wait, so that all of them together ask as often as is good.
+"""Count the devices that are here, and set how long each waits, so that all together ask at the wanted rate.
 
-A fleet's check-ins a second are its devices over the wait that they are told. The devices are counted in the database
-every few seconds by each process, so that all workers and replicas tell the same wait; each lowers the rate by itself
+A fleet's check-ins a second are its devices over the wait that they are given. The devices are counted in the database
+every few seconds by each process, so that all workers and replicas give the same wait; each lowers the rate by itself
 while its own answers take long.
 """
 
@@ -17,14 +17,14 @@ from server.storage.identities import devices
 from server.storage.schema.database import Database
 
 LONG_ANSWER = 0.5
-"""Seconds; while answers take as long, devices are told to come less often."""
+"""The seconds of a long answer; while answers take as long, devices are asked to come less often."""
 _COUNT_EVERY = 10.0
 _AWAY_AFTER = 3.0
-"""Waits that a device may be silent for; one takes 1.8 times as long as told in the mean at most."""
+"""The number of waits that a device may be silent for; one takes 1.8 times its mean at most."""
 _AWAY_AT_LEAST = 60.0
 """Seconds; one that still works on a task that the round was closed without is silent too."""
 _LOWER, _RAISE, _LOWEST = 0.7, 0.05, 0.25
-"""Of the wanted rate: times as much after a second with a long answer, so much more after one without; at least."""
+"""The factor of the rate after a second with a long answer, the gain after one without, and the least share."""
 _WEIGH_EVERY = 1.0
 _LONGEST = 86_400.0
 """Seconds that a device waits in the mean at most, however large its fleet."""
@@ -92,7 +92,7 @@ class Presence:
 
     @property
     def away_before(self) -> float:
-        """A device that was not heard of since then is away."""
+        """The time since which a device must have checked in not to be away."""
         return self._clock() - max(self._silence(self._count), self._reach)
 
     def look(self) -> None:
@@ -112,7 +112,7 @@ class Presence:
             self._looked = now
 
     def _begin(self, now: float) -> None:
-        """Take those who were here when a server was heard of last: after it was away for long they come all the same.
+        """Count those who were here when any device checked in last: after a long outage they all come back.
 
         They are counted less and less, as they come back or do not.
         """

@@ -17,7 +17,7 @@ _MINUTE = 60.0
 
 
 def wait_of(connection: Connection, device: str, now: float) -> float | None:
-    """The seconds until another refusal of a device may be written; None where it may now."""
+    """Return the seconds until another refusal of a device may be written; None where it may now."""
     newest = select(refusals.c.time).where(refusals.c.device == device, refusals.c.time > now - _MINUTE)
     times = list(connection.execute(newest.order_by(refusals.c.time.desc()).limit(A_MINUTE)).scalars())
     return times[-1] + _MINUTE - now if len(times) == A_MINUTE else None
@@ -59,7 +59,7 @@ def newest_first(connection: Connection, job: str, limit: int) -> list[Refused]:
 
 
 def count_by_code(connection: Connection, job: str | None = None) -> dict[str, int]:
-    """A job's, or all; those too of which no more than their number is known."""
+    """Count refusals by code, of a job or of all, those too of which only the number is kept."""
     kept = select(refusals.c.code, func.count()).group_by(refusals.c.code)
     before = select(refused_before.c.code, func.sum(refused_before.c.count)).group_by(refused_before.c.code)
     if job is not None:

@@ -17,9 +17,9 @@ from server.storage.schema.database import Database
 from server.storage.schema.rows import Credentials, Device
 
 FRESH = 1.0
-"""Seconds in which a revocation is heard of by all workers."""
+"""The seconds within which all workers learn of a revocation."""
 _MOST = 300_000
-"""Of some 500 bytes each."""
+"""The most devices that are kept in memory, of some 500 bytes each."""
 
 
 class KnownDevices:
@@ -29,7 +29,7 @@ class KnownDevices:
         self._database = database
         self._known: OrderedDict[str, Credentials] = OrderedDict()
         self._signed: dict[str, int] = {}
-        """When known devices signed what was taken last, in milliseconds."""
+        """The time of known devices' last accepted signature, in milliseconds."""
         self._versions: dict[str, str] = {}
         """The versions of known devices' clients."""
         self._read = self._asked = -FRESH
@@ -46,7 +46,7 @@ class KnownDevices:
                 self._signed[device] = signed
 
     def known(self, device: str) -> Credentials | None:
-        """A device that is known without the database; None where that must be asked."""
+        """Return a device's credentials without the database; None where the database must be asked."""
         now = time.monotonic()
         if device not in self._known:  # a stranger's name has nothing read
             return None
@@ -67,7 +67,7 @@ class KnownDevices:
                 self._forget_revoked()
 
     def is_newer(self, device: str, moment: int) -> bool:
-        """Whether a request was signed after all that this process took of its device."""
+        """Tell whether a request was signed after all that this process took of its device."""
         return moment > self._signed.get(device, 0)
 
     def spend(self, device: str, moment: int) -> None:
@@ -77,7 +77,7 @@ class KnownDevices:
                 self._signed[device] = max(moment, self._signed.get(device, 0))
 
     def signed(self, names: Iterable[str]) -> dict[str, int]:
-        """When devices signed last, of those that did."""
+        """Return when devices signed last, for those that did."""
         with self._lock:
             return {name: self._signed[name] for name in names if name in self._signed}
 
@@ -88,7 +88,7 @@ class KnownDevices:
                 self._versions[device] = version
 
     def versions(self, names: Iterable[str]) -> dict[str, str]:
-        """Count the versions that devices run, of those that told theirs."""
+        """Return the versions that devices run, for those that report theirs."""
         with self._lock:
             return {name: self._versions[name] for name in names if name in self._versions}
 

@@ -47,15 +47,15 @@ class Database:
 
     @contextmanager
     def read(self) -> Generator[Connection, None, None]:
-        """A consistent view; writes nothing."""
+        """Open a consistent view; writes nothing."""
         with self._engine.connect() as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self, *, lasting: bool = True) -> Generator[Connection, None, None]:
-        """All or nothing; committed, and on disk, when the block ends.
+        """Open a transaction: all or nothing; committed, and on disk, when the block ends.
 
-        What is not lasting is there for all at once, but no disk is waited for: a power cut may take it back.
+        If not `lasting`, the change is visible at once, but no disk is waited for: a power cut may undo it.
         """
         if not self.is_sqlite:
             with self._engine.begin() as connection:
@@ -68,7 +68,7 @@ class Database:
             yield connection
 
     def now(self, connection: Connection, own: float) -> float:
-        """A time that all workers share: PostgreSQL's own. With SQLite they are on one machine: `own` is that."""
+        """Return a time that all workers share: PostgreSQL's own. With SQLite it is `own`, on their one machine."""
         if self.is_sqlite:
             return own
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
@@ -121,7 +121,7 @@ def _schema(connection: Connection) -> int:
 
 
 def _refuse_orphans(folder: Path) -> None:
-    """A new database beside files that another one named: a fresh start would lose all that they belonged to."""
+    """Refuse a new database beside files of another one: a fresh start would lose all that they belonged to."""
     for kind in ("blobs", "bundles"):
         if any(path.is_file() and not path.name.startswith(".") for path in (folder / kind).rglob("*")):
             raise ServerConfigError(

@@ -1,4 +1,4 @@
-"""What rows of the database are to the rest of the server. Times are seconds since 1970."""
+"""Define the rows of the database for the rest of the server. Times are seconds since 1970."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class Round:
     """The weights it started from."""
     opened: float
     started: float | None
-    """When the first device joined."""
+    """The time at which the first device joined."""
     deadline: float | None
-    """Of the round, or of its open iteration."""
+    """The deadline of the round, or of its open iteration."""
     closed: float | None
     iteration: int
     owner: str | None
     """The process that closes it."""
     lease: float | None
-    """Until when it may."""
+    """The end of the closing worker's lease."""
     fence: int
-    """How often it was claimed: whoever closes it has a number of its own."""
+    """The number of claims so far: whoever closes the round has a number of its own."""
     in_time: bool | None
-    """Whether it was complete before it was given up, however long what follows takes; None while it takes reports."""
+    """True if it was complete before it was given up; None while it takes reports."""
     result: dict[str, Any] | None
 
     def leaves(self, now: float) -> AssignmentState:
-        """The state of an open assignment whose round goes on without it: nobody has missed one that was complete."""
+        """Return the state of an open assignment whose round goes on without it: "spare" if it was complete."""
         in_time = self.in_time
         if in_time is None:
             in_time = self.deadline is None or now < self.deadline
@@ -52,10 +52,10 @@ class Sent:
     """A device's update at the end of its local training (mode epoch)."""
 
     sha256: str
-    """Of the update, which is a blob."""
+    """The hash of the update, which is a blob."""
     report: Report
     norms: dict[str, float]
-    """How far it goes."""
+    """The norms of the update."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Assignment:
     created: float
     ended: float | None = None
     sent: Sent | None = None
-    """What was accepted of it."""
+    """The accepted report."""
     declared: int | None = None
     """The examples that the device had when it was assigned; None where it did not tell."""
     variant: dict[str, Any] | None = None
@@ -85,10 +85,10 @@ class Assignment:
     base: int | None = None
     """The version of the weights that it began with, in a job whose rounds take what comes; None: its round's."""
     until: float | None = None
-    """When its own time is up, in such a job; None: its round's deadline."""
+    """The deadline of its own, in such a job; None: its round's deadline."""
 
     def training(self, of_job: Training) -> Training:
-        """How its device trains."""
+        """Return the training of its device."""
         return replace(of_job, **self.variant) if self.variant else of_job
 
 
@@ -112,7 +112,7 @@ class Token:
     max_uses: int
     revoked: bool
     at_once: int | None = None
-    """How many of its devices may have a task at the same time; None: all."""
+    """The most of its devices that may have a task at the same time; None: all."""
 
 
 @dataclass(frozen=True)
@@ -121,30 +121,30 @@ class Device:
 
     id: str
     hash: str
-    """Of its secret."""
+    """The hash of its secret."""
     name: str
     token: str
     created: float
     last_seen: float | None
     revoked: bool
     profile: dict[str, Any] | None
-    """What it said at its last check-in."""
+    """The content of its last check-in."""
     key: str | None = None
-    """That it signs requests with; a device without has a secret."""
+    """The key that it signs requests with; a device without one has a secret."""
     signed: int | None = None
     """The time of the newest request that it signed, in milliseconds."""
     note: str | None = None
-    """What people wrote about it."""
+    """The note that people wrote about it."""
     version: str | None = None
     """The version of its client."""
 
 
 class Credentials(NamedTuple):
-    """How a device proves who it is."""
+    """The key or the secret's hash by which a device is authenticated."""
 
     key: str | None
     hash: str
-    """Of its secret, where it has no key."""
+    """The hash of its secret, where it has no key."""
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from server.storage.schema.rows import Assignment, AssignmentState, Reported, Ro
 from server.storage.schema.tables import devices, rounds, scalars, tasks
 
 _MOST_NORMS = 300
-"""Whose median says as much as that of all."""
+"""The most norms that are read: their median says as much as that of all."""
 _MOST_MISSED = 8
 """More in a row say nothing more."""
 _TIME_IS_UP = func.coalesce(tasks.c.until, rounds.c.deadline)
-"""When an assignment has to be reported."""
+"""The deadline of an assignment."""
 _OTHERWISE = "units", "variant", "sent"
 """Fields that are no columns of the same name and type."""
 
@@ -30,19 +30,19 @@ def find(connection: Connection, part: str) -> Assignment | None:
 
 
 def find_open(connection: Connection, device: str) -> Assignment | None:
-    """The one that a device is at work on."""
+    """Find the assignment that a device is at work on."""
     query = select(tasks).where(tasks.c.device == device, tasks.c.state == "open")
     row = connection.execute(query).mappings().one_or_none()
     return None if row is None else assignment_in(row)
 
 
 def devices_at_work(connection: Connection) -> set[str]:
-    """All that have an open assignment."""
+    """Return the devices that have an open assignment."""
     return set(connection.execute(select(tasks.c.device).where(tasks.c.state == "open")).scalars())
 
 
 def newest_round(connection: Connection, device: str, job: str, since: int) -> int | None:
-    """The last round of a job, from one on, that a device had an assignment in."""
+    """Return the last round of a job, from one on, that a device had an assignment in."""
     query = select(func.max(tasks.c.round)).where(tasks.c.job == job, tasks.c.round >= since, tasks.c.device == device)
     return connection.scalar(query)
 
@@ -57,7 +57,7 @@ class TakenSlot:
 
     @property
     def is_live(self) -> bool:
-        """Whether nobody else can have it."""
+        """True if nobody else can have it."""
         return self.state in ("open", "accepted")
 
 
@@ -66,7 +66,7 @@ class Missed(NamedTuple):
 
     times: int
     last: float
-    """When the newest was given up."""
+    """The time at which the newest was given up."""
 
 
 def taken_slots(connection: Connection, round_: Round) -> list[TakenSlot]:
@@ -75,19 +75,19 @@ def taken_slots(connection: Connection, round_: Round) -> list[TakenSlot]:
 
 
 def has_accepted(connection: Connection, round_: Round, device: str) -> bool:
-    """Whether a device has done its part of a round."""
+    """Tell whether a device has done its part of a round."""
     query = select(tasks.c.id).where(*_of(round_), tasks.c.device == device, tasks.c.state == "accepted").limit(1)
     return connection.scalar(query) is not None
 
 
 def open_seeds(connection: Connection, round_: Round) -> set[int]:
-    """The seeds of the assignments that devices are at work on."""
+    """Return the seeds of the assignments that devices are at work on."""
     query = select(tasks.c.seed).where(*_of(round_), tasks.c.state == "open")
     return set(connection.execute(query).scalars())
 
 
 def accepted(connection: Connection, round_: Round) -> list[Reported]:
-    """The accepted assignments of a round, in the order of their slots."""
+    """Return the accepted assignments of a round, in the order of their slots."""
     query = select(tasks).where(*_of(round_), tasks.c.state == "accepted").order_by(tasks.c.slot, tasks.c.id)
     return [Reported(assignment_in(row)) for row in connection.execute(query).mappings()]
 
@@ -99,7 +99,7 @@ def accepted_devices(connection: Connection, round_: Round) -> list[str]:
 
 
 def accepted_norms(connection: Connection, job: str, *, since: int, until: int) -> list[tuple[int, dict[str, float]]]:
-    """With their rounds: of those from one round on, and of those up to another; the newest, where they are many."""
+    """Return accepted norms with their rounds: from round `since` on, and up to `until`; the newest of many."""
     of_job = select(tasks.c.round, tasks.c.norms).where(tasks.c.job == job, tasks.c.state == "accepted")
     some = [
         of_job.where(which).order_by(tasks.c.ended.desc()).limit(_MOST_NORMS)
@@ -110,7 +110,7 @@ def accepted_norms(connection: Connection, job: str, *, since: int, until: int) 
 
 
 def assignment_in(row: RowMapping) -> Assignment:
-    """A row of all columns of `tasks`, maybe with more."""
+    """Build an assignment from a row of all columns of `tasks`, maybe with more."""
     own = {field.name: row[field.name] for field in fields(Assignment) if field.name not in _OTHERWISE}
     sent = None if row["update"] is None else Sent(row["update"], Report(**row["report"]), row["norms"])
     return Assignment(**own, units=tuple(row["units"]), variant=row["way"], sent=sent)
@@ -130,11 +130,11 @@ class NamedAssignment:
     assignment: Assignment
     device: str
     has_scalars: bool
-    """Whether its report of the open iteration has come."""
+    """True if its report of the open iteration has arrived."""
 
 
 def named(connection: Connection, round_: Round) -> list[NamedAssignment]:
-    """A round's assignments in the order of their slots, and those of a slot as they were given out."""
+    """Return a round's assignments in the order of their slots, and those of a slot as they were given out."""
     query = (
         select(tasks, devices.c.name, scalars.c.task.label("sent"))
         .join(devices, devices.c.id == tasks.c.device)
@@ -168,7 +168,7 @@ def count_by_state(connection: Connection) -> dict[str, int]:
 
 
 def count_in(connection: Connection, job: str, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
-    """How many assignments each of these rounds has, by state."""
+    """Count the assignments of each of these rounds, by state."""
     query = (
         select(tasks.c.round, tasks.c.state, func.count())
         .where(tasks.c.job == job, tasks.c.round.in_(numbers))
@@ -192,7 +192,7 @@ def add(connection: Connection, assignment: Assignment) -> None:
 
 
 def last_trouble(connection: Connection, job: str, device: str, since: float) -> Assignment | None:
-    """The newest assignment of this job that a device gave back, or was refused for, after a time."""
+    """Return the newest assignment of this job that a device gave back, or was refused for, after a time."""
     query = (
         select(tasks)
         .where(
@@ -209,7 +209,7 @@ def last_trouble(connection: Connection, job: str, device: str, since: float) ->
 
 
 def missed(connection: Connection, device: str) -> Missed:
-    """A device's newest assignments that ran out of their round's time one after the other."""
+    """Return a device's newest assignments that ran out of their round's time one after the other."""
     query = (
         select(tasks.c.state, tasks.c.ended, _TIME_IS_UP)
         .join(rounds, and_(rounds.c.job == tasks.c.job, rounds.c.number == tasks.c.round))
@@ -226,7 +226,7 @@ def missed(connection: Connection, device: str) -> Missed:
 
 
 def last_timed(connection: Connection, job: str, device: str) -> Assignment | None:
-    """A device's newest assignment of a job that tells how long one takes: it was accepted, or took too long."""
+    """Return a device's newest assignment of a job that shows how long one takes: it was accepted, or took too long."""
     too_long = and_(tasks.c.state == "expired", tasks.c.ended >= _TIME_IS_UP)
     query = (
         select(tasks)
@@ -240,7 +240,7 @@ def last_timed(connection: Connection, job: str, device: str) -> Assignment | No
 
 
 def accept(connection: Connection, assignment: Assignment, sent: Sent, now: float) -> bool:
-    """If it is still open."""
+    """Accept an assignment's report if it is still open; return whether it was."""
     taken = (
         update(tasks)
         .where(tasks.c.id == assignment.id, tasks.c.state == "open")
@@ -262,7 +262,7 @@ def judged(connection: Connection, round_: Round) -> list[Report]:
 
 
 def end(connection: Connection, assignment: Assignment, state: AssignmentState, reason: str, now: float) -> bool:
-    """If it is still open; whether it was."""
+    """End an assignment if it is still open; return whether it was."""
     ended = (
         update(tasks)
         .where(tasks.c.id == assignment.id, tasks.c.state == "open")

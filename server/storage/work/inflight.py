@@ -9,7 +9,7 @@ from server.storage.schema.tables import tasks
 
 
 def carry_over(connection: Connection, job: str, number: int) -> None:
-    """All that are open belong to this round from here on."""
+    """Move all open assignments of a job to this round."""
     connection.execute(update(tasks).where(tasks.c.job == job, tasks.c.state == "open").values(round=number))
 
 
@@ -20,7 +20,7 @@ def end_stale(connection: Connection, job: str, oldest: int, *, reason: str, now
 
 
 def are_overdue(connection: Connection, job: str, now: float) -> bool:
-    """Whether the time of any is up."""
+    """Tell whether the deadline of any open assignment has passed."""
     query = select(tasks.c.id).where(tasks.c.job == job, tasks.c.state == "open", tasks.c.until <= now).limit(1)
     return connection.scalar(query) is not None
 
@@ -36,7 +36,7 @@ def count_open(connection: Connection, round_: Round) -> int:
 
 
 def count_given(connection: Connection, job: str, since: int) -> dict[int, int]:
-    """By slot, of the rounds from one on: those that are open, and those that were accepted."""
+    """Count by slot the assignments since a round that are open or accepted."""
     query = (
         select(tasks.c.slot, func.count())
         .where(tasks.c.job == job, tasks.c.round >= since, tasks.c.state.in_(("open", "accepted")))

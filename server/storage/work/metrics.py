@@ -29,7 +29,7 @@ def add_before(connection: Connection, job: str, values: Mapping[str, float]) ->
 
 
 def course(connection: Connection, job: str, name: str, among: tuple[str, float] | None = None) -> list[float]:
-    """One metric's values, round after round; `among` those rounds alone in which another is so large at least."""
+    """Return one metric's values, round after round; `among` keeps the rounds in which another is large enough."""
     query = select(metrics.c.value).where(metrics.c.job == job, metrics.c.name == name).order_by(metrics.c.round)
     if among is not None:
         other, least = among
@@ -50,7 +50,7 @@ def of_round(connection: Connection, job: str, number: int) -> dict[str, float]:
 
 
 def newest(connection: Connection, job: str) -> dict[str, float]:
-    """Each metric's value in the last round that has it."""
+    """Return each metric's value in the last round that has it."""
     last = (
         select(metrics.c.name, func.max(metrics.c.round).label("round"))
         .where(metrics.c.job == job)
@@ -66,7 +66,7 @@ def newest(connection: Connection, job: str) -> dict[str, float]:
 
 
 def after(connection: Connection, job: str, number: int) -> list[Metric]:
-    """The metrics of the rounds after one."""
+    """Return the metrics of the rounds after one."""
     query = select(metrics.c.round, metrics.c.name, metrics.c.value)
     of_job = metrics.c.job == job, metrics.c.round > number
     ordered = query.where(*of_job).order_by(metrics.c.round, metrics.c.name)

@@ -23,13 +23,13 @@ def find_open(connection: Connection, job: str, number: int) -> Round | None:
 
 
 def lock(connection: Connection, job: str, number: int) -> Round:
-    """It stays as it is until the transaction ends."""
+    """Lock a round as it is until the transaction ends."""
     query = select(rounds).where(*_is(job, number)).with_for_update()
     return Round(**connection.execute(query).mappings().one())
 
 
 def lock_open(connection: Connection, job: str, number: int) -> Round | None:
-    """It stays open until the transaction ends."""
+    """Lock a round if it is open, so that it stays open until the transaction ends."""
     query = select(rounds).where(*_is(job, number), rounds.c.state == "open")
     return _first(connection, query.with_for_update())
 
@@ -39,13 +39,13 @@ def newest(connection: Connection, job: str) -> Round | None:
 
 
 def newest_joined(connection: Connection, job: str) -> Round | None:
-    """The newest that a device has a part in."""
+    """Return the newest round that a device has a part in."""
     joined = select(func.max(tasks.c.round)).where(tasks.c.job == job).scalar_subquery()
     return _first(connection, select(rounds).where(rounds.c.job == job, rounds.c.number == joined))
 
 
 def newest_first(connection: Connection, job: str, before: int | None, limit: int, after: int = -1) -> list[Round]:
-    """At most so many, of those before one where it is given, and after another."""
+    """Return up to `limit` rounds, the newest first, before one where it is given, and after another."""
     query = select(rounds).where(rounds.c.job == job).order_by(rounds.c.number.desc()).limit(limit)
     if before is not None:
         query = query.where(rounds.c.number < before)
@@ -55,13 +55,13 @@ def newest_first(connection: Connection, job: str, before: int | None, limit: in
 
 
 def last_done(connection: Connection, job: str, limit: int) -> list[float]:
-    """When the newest rounds that moved the weights were closed, the newest first."""
+    """Return when the newest rounds that moved the weights were closed, the newest first."""
     done = select(rounds.c.closed).where(rounds.c.job == job, rounds.c.state == "done")
     return list(connection.execute(done.order_by(rounds.c.number.desc()).limit(limit)).scalars())
 
 
 def since(connection: Connection, job: str, number: int) -> dict[int, Round]:
-    """The rounds of this number and later."""
+    """Return the rounds of this number and later."""
     query = select(rounds).where(rounds.c.job == job, rounds.c.number >= number)
     return {row["number"]: Round(**row) for row in connection.execute(query).mappings()}
 
@@ -84,7 +84,7 @@ def _first(connection: Connection, query: Select[Any]) -> Round | None:
 
 
 def add(connection: Connection, job: Job, number: int, now: float) -> None:
-    """An open one, from the job's newest weights; its clock stands."""
+    """Add an open round, from the job's newest weights; its clock has not started."""
     connection.execute(
         insert(rounds).values(job=job.id, number=number, state="open", version=job.version, opened=now, iteration=0)
     )
@@ -95,7 +95,7 @@ def start_clock(connection: Connection, round_: Round, now: float, deadline: flo
 
 
 def settle(connection: Connection, round_: Round, *, in_time: bool) -> None:
-    """It takes no more reports; whoever said why first is right."""
+    """Settle why a round takes no more reports; the first reason counts."""
     unsettled = *_is(round_.job, round_.number), rounds.c.iteration == round_.iteration, rounds.c.in_time.is_(None)
     connection.execute(update(rounds).where(*unsettled).values(in_time=in_time))
 
@@ -117,13 +117,13 @@ def claim(connection: Connection, round_: Round, owner: str, now: float, lease: 
 
 
 def renew(connection: Connection, round_: Round, fence: int, lease: float) -> bool:
-    """Whether the claim of this number still holds."""
+    """Renew a claim's lease; False if it no longer holds."""
     extended = update(rounds).where(*_is_claimed(round_, fence)).values(lease=lease)
     return bool(connection.execute(extended).rowcount)
 
 
 def is_held(connection: Connection, round_: Round, fence: int) -> bool:
-    """Whether the claim of this number still holds; then it does until the transaction ends."""
+    """Tell whether the claim of this number still holds, and lock it until the transaction ends."""
     query = select(rounds.c.fence).where(*_is_claimed(round_, fence))
     return connection.scalar(query.with_for_update()) is not None
 

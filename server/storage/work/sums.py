@@ -15,11 +15,11 @@ from server.storage.schema.tables import devices, summands, sums, tasks
 
 @dataclass(frozen=True)
 class SumStanding:
-    """How far a sum is."""
+    """The progress of a sum."""
 
     stage: Stage
     until: float
-    """When it goes on without those who are late."""
+    """The time at which it goes on without those who are late."""
     cap: int
     """Examples that count at most."""
     roster: tuple[int, ...]
@@ -27,7 +27,7 @@ class SumStanding:
     sharers: tuple[int, ...]
     survivors: tuple[int, ...]
     reason: str
-    """Why it came to nothing."""
+    """The reason why it failed."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Summand:
     task: str
     place: int
     key: str
-    """Its own public one."""
+    """The device's own public key."""
     declared: int | None
     is_open: bool
-    """Whether the device has not given up."""
+    """True if the device has not given up."""
     card: bytes
     shares: bytes | None
     update: str | None
@@ -60,7 +60,7 @@ def find(connection: Connection, round_: Round) -> SumStanding | None:
 
 
 def summands_of(connection: Connection, round_: Round) -> list[Summand]:
-    """In the order of their slots."""
+    """Return a round's summands in the order of their slots."""
     query = (
         select(summands, tasks.c.slot, tasks.c.state, tasks.c.declared, devices.c.key)
         .join(tasks, tasks.c.id == summands.c.task)
@@ -83,7 +83,7 @@ def find_said(connection: Connection, assignment: Assignment, message: Message) 
 
 
 def count(connection: Connection, round_: Round) -> int:
-    """Devices at work that have told the keys of the round: their update is ready."""
+    """Count the devices at work that have sent the keys of the round: their update is ready."""
     query = select(func.count()).join(tasks, tasks.c.id == summands.c.task)
     return connection.scalar(query.where(*_of(summands, round_), tasks.c.state == "open")) or 0
 
@@ -98,7 +98,7 @@ def devices_of(connection: Connection, round_: Round, places: Sequence[int]) -> 
 
 
 def begin(connection: Connection, round_: Round, roster: Sequence[int], cap: int, until: float) -> None:
-    """The roster stands; whoever was too late for it is free for others."""
+    """Fix the roster of a sum; devices that were too late for it are free for others."""
     connection.execute(
         insert(sums).values(
             job=round_.job, round=round_.number, stage="shares", until=until, cap=cap, roster=list(roster),

@@ -1,4 +1,4 @@
-"""Who sent and fetched how many bytes, by job and round.
+"""Count the bytes that each device sent and fetched, by job and round.
 
 Counted are the bodies that grow with the model: updates and scalars up; weights, steps and bundles' files down.
 Check-ins, enrolments, receipts and refusals are a few hundred bytes each and are left out. A bundle's file belongs to
@@ -77,13 +77,13 @@ class Traffic:
     # --- what a request belongs to ---
 
     def of_task(self, device: str) -> Where:
-        """The job of the task that a device has."""
+        """Return the job of the task that a device has."""
         with self._database.read() as connection:
             assignment = assignments.find_open(connection, device)
         return "" if assignment is None else assignment.job, 0
 
     def of_round(self, device: str, job: str, newest: int) -> Where:
-        """The round of a job that a device takes part in, or was in until a moment ago; 0 if it is in none."""
+        """Return the round of a job that a device takes part in, or was in until a moment ago; 0 if it is in none."""
         with self._database.read() as connection:
             return job, assignments.newest_round(connection, device, job, since=newest - 1) or 0
 
@@ -92,7 +92,7 @@ class Traffic:
 
 
 def total(connection: Connection, job: str | None = None) -> Volume:
-    """A job's, or all."""
+    """Sum the bytes of a job, or of all."""
     query = select(func.sum(traffic.c.up), func.sum(traffic.c.down))
     if job is not None:
         query = query.where(traffic.c.job == job)
@@ -100,7 +100,7 @@ def total(connection: Connection, job: str | None = None) -> Volume:
 
 
 def count_senders(connection: Connection, job: str) -> int:
-    """The devices that have sent anything for a job."""
+    """Count the devices that have sent anything for a job."""
     return (
         connection.scalar(select(func.count(traffic.c.device.distinct())).where(traffic.c.job == job, traffic.c.up > 0))
         or 0
@@ -122,7 +122,7 @@ def of_device(connection: Connection, device: str) -> Volume:
 
 
 def by_round(connection: Connection, job: str) -> dict[int, Volume]:
-    """In the order of the rounds."""
+    """Sum a job's bytes by round, in their order."""
     query = (
         select(traffic.c.round, func.sum(traffic.c.up), func.sum(traffic.c.down))
         .where(traffic.c.job == job)
@@ -133,7 +133,7 @@ def by_round(connection: Connection, job: str) -> dict[int, Volume]:
 
 
 def by_round_and_device(connection: Connection, job: str) -> dict[tuple[int, str], Volume]:
-    """In the order of the rounds, and of the devices' ids."""
+    """Return a job's bytes in the order of the rounds, and of the devices' ids."""
     query = select(traffic).where(traffic.c.job == job).order_by(traffic.c.round, traffic.c.device)
     return {(row.round, row.device): Volume(row.up, row.down) for row in connection.execute(query)}
 

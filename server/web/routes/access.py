@@ -1,4 +1,4 @@
-"""People who may use the server, and as what."""
+"""Manage the people who may use the server, and their roles."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PersonView(BaseModel):
 
 
 class CreatedPerson(PersonView):
-    """The only time that the token's text is told."""
+    """A new person, with their token's text, which is sent this once."""
 
     token: str
 
@@ -50,11 +50,11 @@ def create(services: UseServices, by: ByAdmin, wanted: NewPerson) -> CreatedPers
 
 @router.get("", dependencies=[Viewer])
 def list_all(services: UseServices) -> list[PersonView]:
-    """All who were let in, without their tokens."""
+    """List all people, without their tokens."""
     return [PersonView(**asdict(person)) for person in people.everybody(services.store)]
 
 
 @router.delete("/{name}", status_code=204)
 def revoke(services: UseServices, by: ByAdmin, name: str) -> None:
-    """Let somebody in no more."""
+    """Revoke a person's token."""
     people.revoke(services.store, name, by)

@@ -45,7 +45,7 @@ class BundleView(BaseModel):
 
     sha256: str
     name: str
-    """What people call it; empty where nobody named it."""
+    """The name that people gave it; empty without one."""
     model: str
     task: str
     labels: int
@@ -58,7 +58,7 @@ class BundleView(BaseModel):
     preset: str
     """The one that fits its adapter."""
     settings: dict[str, Any]
-    """Of this preset: what a job on it starts from."""
+    """The settings of this preset, from which a job on it starts."""
     in_mode: dict[Mode, dict[str, Any]]
     """The same where a mode is asked for, which may want another preset."""
     presets: list[PresetView]
@@ -77,12 +77,12 @@ class JobWish(BaseModel):
     settings: dict[str, Any] = {}
     """Over those of the preset."""
     rows: Annotated[int, Ge(0)] | None = None
-    """How many rows there are to learn from; when left out, as many as the devices have that are here."""
+    """The number of rows to learn from; when left out, as many as the devices have that are here."""
 
 
 @router.get("/bundles", dependencies=[Viewer])
 def list_bundles(services: UseServices) -> list[BundleView]:
-    """The newest first; those whose files have not all arrived are left out."""
+    """List bundles, the newest first, without those whose files have not all arrived."""
     bundles, called, rows = services.store.bundles, bundle_names(services.store), rows_here(services.store)
     return [
         _bundle(name, bundles.manifest(name), called.get(name, ""), bundles.publishers(name), rows)
@@ -92,7 +92,7 @@ def list_bundles(services: UseServices) -> list[BundleView]:
 
 @router.get("/job-settings", dependencies=[Viewer])
 def list_settings() -> list[SettingsGroup]:
-    """All settings of a job in groups, each with its kind, its bounds and a line of help."""
+    """List all settings of a job in groups, each with its kind, its bounds and a line of help."""
     return described()
 
 
@@ -138,13 +138,13 @@ def _bundle(name: str, manifest: Manifest, called: str, publishers: list[str], r
 
 @router.get("/bundles/{bundle}/missing", dependencies=[Viewer])
 def missing(services: UseServices, bundle: Sha256) -> list[str]:
-    """The files of a bundle that have not arrived."""
+    """List the files of a bundle that have not arrived."""
     return services.store.bundles.missing(bundle)
 
 
 @router.put("/bundles/{bundle}/{path:path}", status_code=204, dependencies=[Operator], openapi_extra=binary())
 async def put_file(services: UseServices, bundle: Sha256, path: str, request: Request) -> None:
-    """A file of a bundle, the manifest first."""
+    """Upload a file of a bundle, the manifest first."""
     bundles = services.store.bundles
     limit = await run_in_threadpool(bundles.limit, bundle, path)
     async with received(request, services.store.blobs, limit, services.store.settings.patience_seconds) as body:
@@ -153,7 +153,7 @@ async def put_file(services: UseServices, bundle: Sha256, path: str, request: Re
 
 @router.get("/bundles/{bundle}/{path:path}", response_class=FileResponse)
 def get_file(services: UseServices, asking: DeviceOrAdmin, bundle: Sha256, path: str) -> FileResponse:
-    """A file of a bundle; takes Range."""
+    """Download a file of a bundle; takes Range."""
     file, spec = services.store.bundles.file(bundle, path)
     options: dict[str, Any] = {
         "headers": {"Cache-Control": _MAY_CHANGE if path == SIGNATURES else _IMMUTABLE, "ETag": f'"{spec.sha256}"'},
@@ -168,7 +168,7 @@ def get_file(services: UseServices, asking: DeviceOrAdmin, bundle: Sha256, path:
 
 @router.put("/held-out/{sha256}", status_code=204, dependencies=[Operator], openapi_extra=binary())
 async def put_held_out(services: UseServices, sha256: Sha256, request: Request) -> None:
-    """Examples (JSONL) that jobs are evaluated on; they never leave the server."""
+    """Upload examples (JSONL) that jobs are evaluated on; they never leave the server."""
     blobs = services.store.blobs
     settings = services.store.settings
     async with received(request, blobs, settings.max_held_out_bytes, settings.patience_seconds) as body:
@@ -179,7 +179,7 @@ async def put_held_out(services: UseServices, sha256: Sha256, request: Request) 
 
 
 class CountedFile(FileResponse):
-    """A file, or the range of it that was asked for, that tells how much of it was sent."""
+    """A file, or the range of it that was asked for, which counts the bytes that were sent."""
 
     def __init__(self, *args: Any, sent: Callable[[int], None], **options: Any) -> None:
         super().__init__(*args, **options)

@@ -27,7 +27,7 @@ HEADERS = headers_with(_POLICY)
 
 @router.get("/", response_class=Response, responses={200: {"content": {"text/html": {}, "text/plain": {}}}})
 def start(request: Request) -> Response:
-    """The dashboard for a browser; for others, what this is."""
+    """Show the dashboard to a browser; to others, a line about this server."""
     headers = {**HEADERS, "Vary": "Accept"}
     if "text/html" not in request.headers.get("Accept", ""):
         text = f"spry {__version__}: federated fine-tuning on small devices. The API is described at /docs.\n"

@@ -38,11 +38,11 @@ class NewToken(BaseModel):
     uses: Annotated[int, Ge(1), Le(1_000_000)] = 1
     seconds: Annotated[float, Gt(0), Le(3650 * _DAY)] = 7 * _DAY
     at_once: Annotated[int, Ge(1), Le(1_000_000)] | None = None
-    """How many of its devices may have a task at the same time; all when left out."""
+    """The most of its devices that may have a task at the same time; all when left out."""
     server: Annotated[str, Len(0, 200)] = ""
     """The address by which devices reach this server: then the answer has an invitation."""
     key: Annotated[str, Len(0, 43)] = ""
-    """For the invitation: the public key of the only publisher whose bundles its devices take."""
+    """The public key of the only publisher whose bundles the invited devices take."""
 
 
 class TokenView(BaseModel):
@@ -59,11 +59,11 @@ class TokenView(BaseModel):
 
 
 class CreatedToken(TokenView):
-    """The only time that the token's text is told."""
+    """A new token with its text, which is sent this once."""
 
     token: str
     invitation: str | None
-    """What `spry join` takes in place of an address and a token."""
+    """The invitation, which `spry join` takes in place of an address and a token."""
     qr: str | None
     """The invitation as a picture (SVG)."""
 
@@ -91,7 +91,7 @@ def create_token(services: UseServices, by: ByOperator, wanted: NewToken) -> Cre
 
 @router.get("/tokens", dependencies=[Viewer])
 def list_tokens(services: UseServices) -> list[TokenView]:
-    """All enrolment tokens, without their texts."""
+    """List all enrolment tokens, without their texts."""
     return [TokenView(**asdict(token)) for token in credentials.list_tokens(services.store)]
 
 
@@ -104,7 +104,7 @@ def revoke_token(services: UseServices, by: ByAdmin, token: str) -> None:
 @router.post("/devices", status_code=201)
 @takes(_ENROLMENT)
 def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enrolled:
-    """Become a device; the secret is told once."""
+    """Enrol as a device; the secret is sent this once."""
     return credentials.enrol(services.store, enrolment, address(request))
 
 
@@ -116,7 +116,7 @@ def put_key(services: UseServices, device: Device, message: DeviceKey) -> Enroll
 
 @router.get("/devices", dependencies=[Viewer])
 def list_devices(services: UseServices) -> list[DeviceView]:
-    """All that enrolled, and how each does; what it said, and its bytes, come within seconds."""
+    """List all devices with their states; check-ins and bytes are up to some seconds old."""
     return fleet.list_devices(services.store, fleet.device_totals(services.store))
 
 
@@ -141,7 +141,7 @@ def search_devices(
 
 @router.get("/devices/{device}", dependencies=[Viewer])
 def show_device(services: UseServices, device: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> DeviceHistory:
-    """A device with its newest parts and refusals, and what became of each."""
+    """Show a device with its newest parts and refusals, and the result of each."""
     return history.history_of(services.store, device, limit)
 
 

@@ -1,4 +1,4 @@
-"""What a page that shows the fleet must know, told as it changes."""
+"""Send changes to pages that show the fleet."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOOK = 1.0
 _ROUNDS = 200
 _REFUSALS = 50
 _DEVICES = 20
-"""Those at work first; a page of their own has all."""
+"""The most devices that are sent, those at work first; a page of their own has all."""
 _ADVISE_EVERY = 2.0
 """Seconds: who could take part is looked for among all devices."""
 _SETTLED = 60.0
@@ -50,7 +50,7 @@ class _Told:
     """The rows of one kind that pages know."""
 
     def __init__(self, name: str, *key: str, most: int | None = None) -> None:
-        """The newest `most` of them, by their key, where a page shows no more."""
+        """Keep the newest `most` rows, by their key, where a page shows no more."""
         self._name = name
         self._key = key
         self._most = most
@@ -72,7 +72,7 @@ class _Told:
                 del self._known[key]
 
     def only(self, keys: Iterable[Any]) -> None:
-        """Forget rows that pages show no more; they are told again when they come back."""
+        """Forget rows that pages show no more; they are sent again when they come back."""
         kept = set(keys)
         self._known = {key: text for key, text in self._known.items() if key in kept}
 
@@ -82,7 +82,7 @@ class _Told:
 
 
 class Feed:
-    """The state of the pages that show a job: what they were told, and what they must be told next."""
+    """The state of the pages that show a job: the events that were sent, and those that are next."""
 
     def __init__(self, store: Store, chosen: str | None) -> None:
         self._store = store
@@ -113,7 +113,7 @@ class Feed:
         return News(told)
 
     def all(self) -> list[ServerSentEvent]:
-        """All that a page must be told which comes now."""
+        """Return all events for a page that connects now."""
         lists = (self._jobs, self._devices, self._rounds, self._metrics, self._traffic, self._refusals)
         told = [event for known in lists for event in known.all()]
         ones = {"fleet": self._fleet, "advice": self._advice[2], "assignment": self._assignment}

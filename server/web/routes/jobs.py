@@ -59,7 +59,7 @@ class NewJob(BaseModel):
 
 
 class Reason(BaseModel):
-    """Why a job is stopped."""
+    """The reason to stop a job."""
 
     reason: Annotated[str, Len(0, 200)] = ""
 
@@ -87,13 +87,13 @@ def create(services: UseServices, by: ByOperator, wanted: NewJob) -> JobView:
 
 @router.get("", dependencies=[Viewer])
 def list_all(services: UseServices) -> list[JobView]:
-    """All jobs."""
+    """List all jobs."""
     return [views.job(services.store, job) for job in list_jobs(services.store)]
 
 
 @router.get("/{job}", dependencies=[Viewer])
 def show(services: UseServices, job: str) -> JobView:
-    """How a job stands; it goes by id or name."""
+    """Show a job's state, by its id or name."""
     return views.job(services.store, find_job(services.store, job))
 
 
@@ -134,7 +134,7 @@ def list_rounds(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     after: After = -1,
 ) -> list[RoundView]:
-    """A job's rounds, the newest first."""
+    """List a job's rounds, the newest first."""
     return views.rounds_of(services.store, find_job(services.store, job), before, limit, after)
 
 
@@ -146,20 +146,20 @@ def read_assignment(services: UseServices, job: str) -> AssignmentsView | None:
 
 @router.get("/{job}/cost", dependencies=[Viewer])
 def read_cost(services: UseServices, job: str) -> JobCost:
-    """The job's cost for one device, in the mean of a round's assignments, by its settings and its bundle."""
+    """Compute the job's cost for one device, a mean over a round's assignments, by its settings and bundle."""
     known = find_job(services.store, job)
     return cost_of(services.store.bundles.manifest(known.bundle), known.settings)
 
 
 @router.get("/{job}/metrics", dependencies=[Viewer])
 def list_metrics(services: UseServices, job: str, after: After = -1) -> list[MetricView]:
-    """Losses and accuracies by round."""
+    """List losses and accuracies by round."""
     return views.metrics_of(services.store, find_job(services.store, job), after)
 
 
 @router.get("/{job}/traffic", dependencies=[Viewer])
 def list_traffic(services: UseServices, job: str) -> list[TrafficView]:
-    """Bytes of bodies by round and device; other workers' newest come within seconds."""
+    """List the bytes of bodies by round and device; other workers' are up to some seconds old."""
     services.store.traffic.save()
     return views.traffic_of(services.store, find_job(services.store, job))
 
@@ -168,19 +168,19 @@ def list_traffic(services: UseServices, job: str) -> list[TrafficView]:
 def list_refusals(
     services: UseServices, job: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> list[RefusalView]:
-    """Updates that were not taken, the newest first."""
+    """List updates that were refused, the newest first."""
     return views.refusals_of(services.store, find_job(services.store, job), limit)
 
 
 @router.get("/{job}/log", dependencies=[Viewer])
 def read_log(services: UseServices, job: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[LogView]:
-    """List what happened to a job, the newest first: what people did, how rounds ended, what was refused."""
+    """List a job's events, the newest first: people's actions, ends of rounds, refusals."""
     return log_of(services.store, find_job(services.store, job), limit)
 
 
 @router.get("/{job}/advice", dependencies=[Viewer])
 def read_advice(services: UseServices, job: str) -> list[str]:
-    """Tell what holds a job up, and what to do about it; nothing where it goes its way."""
+    """Return what holds a job up, and what to do about it; nothing while it makes progress."""
     return advice(services.store, find_job(services.store, job))
 
 
@@ -202,13 +202,13 @@ def adapter(
 
 @router.get("/{job}/events", dependencies=[Viewer], response_class=StreamingResponse)
 async def events(services: UseServices, job: str, request: Request) -> StreamingResponse:
-    """Server-sent events: the job's view whenever it changes, until it has ended."""
+    """Send the job's view as a server-sent event whenever it changes, until the job has ended."""
     chosen = (await run_in_threadpool(find_job, services.store, job)).id
     return stream(services, request, ("job", chosen), lambda: _Standing(services.store, chosen), _LOOK / 2)
 
 
 class _Standing:
-    """A job's view, and what it was at the last look."""
+    """A job's view, with the one of the last look."""
 
     def __init__(self, store: Store, job: str) -> None:
         self._store = store
@@ -236,7 +236,7 @@ _TENSORS: dict[int | str, dict[str, Any]] = {
 def weights(
     services: UseServices, device: Device, job: str, since: Version = -1, published: Published = None
 ) -> Response:
-    """The parameters that moved after a version; all of them, with the optimizer's state, in mode iteration."""
+    """Download the parameters that moved after a version; in mode iteration all, with the optimizer's state."""
     known = as_begun(services.store, find_job(services.store, job), device.id)
     check_known(services.store, known, since, published)
     headers = {VERSION_HEADER: str(known.version)}
@@ -256,7 +256,7 @@ async def steps(
     since: Version,
     wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT)] = 0.0,
 ) -> Response:
-    """The records after a version, or the weights where those are fewer bytes (mode iteration)."""
+    """Download the records after a version, or the weights where those are fewer bytes (mode iteration)."""
     known = await run_in_threadpool(find_job, services.store, job)
     known = await _newer(services, known, since, wait)
     headers = {VERSION_HEADER: str(known.version)}
@@ -276,7 +276,7 @@ def _steps(services: Services, job: Job, since: int, device: str) -> tuple[bytes
 
 
 async def _newer(services: Services, job: Job, since: int, wait: float) -> Job:
-    """The job when it has a version after `since`, or as it is when the wait is over."""
+    """Wait for a version of the job after `since`, and return the job, or as it is when the wait is over."""
     loop = asyncio.get_running_loop()
     until = loop.time() + wait
     look = loop.time() + _LOOK

@@ -1,4 +1,4 @@
-"""For those who run the server: health, metrics and the audit log."""
+"""Operate the server: health, metrics and the audit log."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class AskingView(BaseModel):
 
 @router.get("/healthz", response_class=PlainTextResponse)
 async def health() -> str:
-    """Whether this process is alive: one that is not answers nothing, and has to be started again."""
+    """Answer if this process is alive: one that is not answers nothing, and has to be started again."""
     return "ok\n"
 
 
 @router.get("/readyz", response_class=PlainTextResponse)
 def ready(services: UseServices) -> str:
-    """Whether this process can do its work: its database and files answer, and it is not about to stop."""
+    """Check that this process can do its work: its database and files answer, and it is not about to stop."""
     services.readiness.require()
     return "ok\n"
 
 
 @router.get("/metrics", response_class=Response, dependencies=[Scraper])
 def metrics(services: UseServices) -> Response:
-    """For Prometheus; counted in the database, so that all workers tell the same. Holds no names of devices."""
+    """Export metrics for Prometheus, counted in the database, so that all workers agree. Has no names of devices."""
     return Response(exposition(services.store), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/me")
 def me(who: Asking) -> AskingView:
-    """Tell who asks, and as what: what a page offers them."""
+    """Return who asks, and their role, by which pages offer actions."""
     return AskingView(name=who.name, role=who.role)
 
 

@@ -1,4 +1,4 @@
-"""Tasks: what devices send back."""
+"""Receive devices' results of tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FAILURE = 16 << 10
 
 @router.put("/update", openapi_extra=binary(SAFETENSORS))
 async def put_update(services: UseServices, device: Device, task: str, request: Request) -> Receipt:
-    """The new weights of the task's units and the head; sending the same again changes nothing."""
+    """Upload the new weights of the task's units and the head; sending the same again changes nothing."""
     reports = services.reports
     limit = await run_in_threadpool(reports.largest_update, device.id, task)
     try:
@@ -47,7 +47,7 @@ async def put_scalars(
     iteration: Annotated[int, Path(ge=0, lt=2**31)],
     request: Request,
 ) -> Receipt:
-    """The derivatives of one step (mode iteration)."""
+    """Upload the derivatives of one step (mode iteration)."""
     reports = services.reports
     limit = await run_in_threadpool(reports.largest_scalars, device.id, task)
     with services.uploads.one(device.id, task):
@@ -65,13 +65,13 @@ def put_evaluation(services: UseServices, device: Device, task: str, evaluation:
 
 @router.get("/sum", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
 def get_sum(services: UseServices, device: Device, task: str) -> Response:
-    """Where a sum stands that the task's update is added to in secret, and what it asks of the device."""
+    """Fetch the state of the task's secure sum, and its request to the device."""
     return Response(services.reports.view(device.id, task), media_type="application/octet-stream")
 
 
 @router.put("/sum/{message}", openapi_extra=binary())
 async def put_message(services: UseServices, device: Device, task: str, message: Message, request: Request) -> Receipt:
-    """Take what the device says for the sum; saying the same again changes nothing."""
+    """Take the device's message for the sum; sending the same again changes nothing."""
     with services.uploads.one(device.id, task):
         data = await read(request, LARGEST, services.store.settings.patience_seconds)
     require_digest(signed(request), digest_of(data))

@@ -27,7 +27,7 @@ class Shape(NamedTuple):
     clients: int
     """M"""
     layer_weights: int
-    """Of one layer."""
+    """The weights of one layer."""
 
     @property
     def all_weights(self) -> int:
@@ -45,7 +45,7 @@ class Shape(NamedTuple):
 
 
 def in_tables(method: Method) -> bool:
-    """Whether the tables have the method: forward gradients where layers are split, all others where they are not."""
+    """Tell whether the tables have the method: forward gradients where layers are split, else all others."""
     split = method.settings["assignment"] != "all"
     return split == (method.family == "forward") and method.adapter is None
 
@@ -54,14 +54,14 @@ def in_tables(method: Method) -> bool:
 
 
 def numbers_up(family: Family, frequency: Mode, shape: Shape) -> float:
-    """From each client to the server in a round; a round per iteration is one iteration."""
+    """Count the numbers from each client to the server in a round; a round per iteration is one iteration."""
     if frequency == "iteration" and family != "backprop":
         return 1
     return shape.layer_weights * shape.own_layers if family == "forward" else shape.all_weights
 
 
 def numbers_down(family: Family, frequency: Mode, shape: Shape) -> float:
-    """From the server to all clients in a round."""
+    """Count the numbers from the server to all clients in a round."""
     own = shape.layer_weights * shape.own_layers if family == "forward" else shape.all_weights
     seeds = 1 if frequency == "iteration" and family != "backprop" else 0
     return (own + seeds) * shape.clients
@@ -91,7 +91,7 @@ def client_work(family: Family, shape: Shape, *, directions: int = 1, draws: int
 
 
 def server_work(family: Family, frequency: Mode, shape: Shape) -> float:
-    """The numbers that the server draws or adds up for a round."""
+    """Count the numbers that the server draws or adds up for a round."""
     if family == "forward":
         groups, weights = min(shape.layers, shape.clients), shape.layer_weights * shape.own_layers
         return groups * weights * (2 * shape.holders if frequency == "iteration" else shape.holders - 1)

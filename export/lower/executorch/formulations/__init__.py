@@ -1,4 +1,4 @@
-"""How XNNPACK likes its arithmetic, one module per family of ops; importing this package registers all."""
+"""Register formulations of arithmetic for XNNPACK, one module per family of ops, when this package is imported."""
 
 from export.lower.executorch.formulation import FORMULATIONS
 from export.lower.executorch.formulations import elementwise, masks, products, reduction, shape

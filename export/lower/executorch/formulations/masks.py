@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 
 def _positive(x: Tensor) -> Mask:
-    """Where floats are above 0, without a comparison; a number up to about 1e-30 counts as somewhat positive."""
+    """Mask floats above 0, without a comparison; a number up to about 1e-30 counts as somewhat positive."""
     return Mask(torch.relu(x) / (torch.abs(x) + TINY))
 
 

@@ -28,7 +28,7 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
 
 @formulation(aten.linear.default)
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """With a weight that comes at run time."""
+    """Multiply by a weight that is computed at run time."""
     rows, columns = weight.shape
     turned = weight.reshape(columns, rows) if 1 in (rows, columns) else weight.permute(1, 0)
     result = _product(x, turned)

@@ -1,4 +1,4 @@
-"""The same numbers in another shape, parts of them, several joined."""
+"""Reshape, slice and join tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from export.lower.executorch.formulation import Fill, dims_of, formulation, plai
 aten = torch.ops.aten
 
 _MOST_JOINED = 5
-"""How many tensors XNNPACK concatenates at once."""
+"""The most tensors that XNNPACK concatenates at once."""
 
 
 @formulation(aten.expand.default)

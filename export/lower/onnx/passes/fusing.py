@@ -104,7 +104,7 @@ def fuse_alone(
 
 
 def _is_read_within(graph: _Graph, last: NodeProto, first: str) -> bool:
-    """Whether others read what is computed between a value and the node that it leads to, as tangents do."""
+    """Tell whether others read what is computed between a value and the node that it leads to, as tangents do."""
     between, waiting = [last], [*last.input]
     while waiting:
         name = waiting.pop()
@@ -128,7 +128,7 @@ def _norm(graph: _Graph, node: NodeProto) -> list[NodeProto]:
 
 
 def _epsilon(graph: _Graph, x: str, inverse: str) -> float | None:
-    """Where `inverse` is 1 / √(mean x² + ε) over the last axis."""
+    """Return ε if `inverse` is 1 / √(mean x² + ε) over the last axis; None otherwise."""
     reciprocal = graph.made_by(inverse, "Reciprocal")
     root = None if reciprocal is None else graph.made_by(reciprocal.input[0], "Sqrt")
     for mean, epsilon in graph.pairs(root.input[0], "Add") if root is not None else ():
@@ -294,7 +294,7 @@ def _only_reshaped(graph: _Graph, numbers: str) -> list[tuple[str, str]]:
 
 
 def _swap_back(graph: _Graph, results: Collection[str]) -> None:
-    """Two transpositions that undo each other are none; of one token, heads are swapped by a new shape."""
+    """Remove pairs of transpositions that undo each other; for one token, swap heads by a new shape."""
     same: dict[str, str] = {}
     for node in list(graph.nodes):
         node.input[:] = [same.get(name, name) for name in node.input]

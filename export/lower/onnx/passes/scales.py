@@ -21,11 +21,11 @@ class RowScales:
     """The scales of rows that are known while a graph is written; values are names."""
 
     products: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
-    """By a product times its rows' scales: both of them."""
+    """Each product times its rows' scales, with both of them."""
     rounded: dict[str, str] = field(default_factory=dict[str, str])
-    """By rows that are rounded, in one digit: their scales."""
+    """The scales of rows that are rounded, in one digit."""
     rows: dict[str, int] = field(default_factory=dict[str, int])
-    """How many rows there are, by their scales [rows, 1]."""
+    """The number of rows, by their scales [rows, 1]."""
     turns: set[str] = field(default_factory=set[str])
     """Matrices that turn within groups of channels."""
 
@@ -59,7 +59,7 @@ def carry(nodes: list[NodeProto], known: RowScales, results: Collection[str]) ->
 def _rounded_next(
     value: str, readers: Mapping[str, Sequence[NodeProto]], known: RowScales, results: Collection[str]
 ) -> str | None:
-    """The scales of the rounding that a value's rows come to with nothing before it that their own do not pass."""
+    """Find the scales of the rounding that a value reaches through operations that its rows' own scales pass."""
     while value not in results:
         following = readers.get(value, [])
         if value in known.rounded and sorted(node.op_type for node in following) == _ROUNDING:

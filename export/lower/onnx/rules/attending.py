@@ -17,7 +17,7 @@ def _attend(
     graph: Graph, node: fx.Node, query: fx.Node, key: fx.Node, value: fx.Node, keys: fx.Node, values: fx.Node,
     positions: fx.Node, scale: float, window: int, softcap: float,
 ) -> list[str]:  # fmt: skip
-    """In place where the caller gives the same memory for a cache and what it becomes."""
+    """Attend in place where the caller gives the same memory for a cache and its result."""
     tokens, (_, heads, _, size) = value_of(query).shape[1], value_of(keys).shape
     first = graph.op("Cast", graph.op("Gather", positions, graph.integers(0), axis=1), to=TensorProto.INT32)
     first = graph.op("Reshape", first, graph.integers(1))

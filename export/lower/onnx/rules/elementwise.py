@@ -73,7 +73,7 @@ def _rsqrt(graph: Graph, node: fx.Node, x: fx.Node) -> str:
 
 @rule(aten.silu.default)
 def _silu(graph: Graph, node: fx.Node, x: fx.Node) -> str:
-    """In one pass: x times the sigmoid of alpha x."""
+    """Compute silu in one pass: x times the sigmoid of alpha x."""
     return graph.op("QuickGelu", x, domain=MICROSOFT, alpha=1.0)
 
 

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 _FLOOR = -40.0
 """Below the highest score of a row; low enough to add nothing, and no lower, as gradients multiply what is left."""
 _OF_VALUES = {aten.matmul.default, aten.bmm.default}
-"""What scores come from, which no mask does."""
+"""The products that scores come from, which no mask does."""
 
 
 @rule(aten.softmax.int, aten._softmax.default)
@@ -34,7 +34,7 @@ def _above_floor(graph: Graph, scores: Operand, dim: int) -> str:
 
 
 def _is_causal(scores: fx.Node) -> bool:
-    """Whether a mask by positions, a constant [..., tokens, tokens], is added to them: half of them are then masked."""
+    """Tell whether a mask by positions, a constant [..., tokens, tokens], is added to scores, which masks half."""
     waiting, seen = [scores] if scores.target is aten.add.Tensor else [], set[fx.Node]()
     while waiting:
         node = waiting.pop()

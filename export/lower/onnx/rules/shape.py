@@ -1,4 +1,4 @@
-"""The same numbers in another shape or order."""
+"""Reshape and reorder tensors."""
 
 from __future__ import annotations
 

@@ -13,25 +13,25 @@ import org.json.JSONObject;
 public final class CheckIn {
     public List<String> runtimes;
     public long examples = 0L;
-    /** What training may take at most; null where the device cannot tell. */
+    /** The most memory that training may take; null where the device cannot tell. */
     public Long memoryBytes = null;
     public String power = "unknown";
     public boolean metered = false;
     /** Id or name of the only job it wants; any when left out. */
     public String job = null;
-    /** What a training step took on average in the last round that it took part in. */
+    /** The mean seconds of a training step in the last round that it took part in. */
     public Double stepSeconds = null;
     /** The most memory that its process has taken. */
     public Long residentBytes = null;
-    /** Whether it holds one program at a time. */
+    /** True if it holds one program at a time. */
     public boolean lowMemory = false;
-    /** By the id of a job that its rows do not fit, why. */
+    /** The reason for each job that its rows do not fit, by its id. */
     public Map<String, String> unfit = Collections.<String, String>emptyMap();
-    /** Whether it can add its update to those of others in secret. */
+    /** True if it can add its update to those of others by secure aggregation. */
     public boolean sums = false;
-    /** Whether it takes no task whose update the server would see. */
+    /** True if it takes no task whose update the server would see. */
     public boolean onlySums = false;
-    /** Whether it lays its share of a private sum's noise on its update. */
+    /** True if it can add its share of a private sum's noise to its update. */
     public boolean addsNoise = false;
 
     public CheckIn(List<String> runtimes) {

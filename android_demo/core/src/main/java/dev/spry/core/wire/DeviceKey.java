@@ -4,7 +4,7 @@ package dev.spry.core.wire;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** From now on a device signs its requests, and its secret is worth nothing. */
+/** The key by which a device signs its requests from now on; its secret becomes invalid. */
 public final class DeviceKey {
     public String publicKey;
     /** The new key's signature over the device and itself (`edge_client.wire.proofs.key_text`), in base64url. */

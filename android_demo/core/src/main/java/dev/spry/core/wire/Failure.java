@@ -4,7 +4,7 @@ package dev.spry.core.wire;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** Why a device gives a task back. */
+/** The reason why a device gives a task back. */
 public final class Failure {
     public String reason;
 

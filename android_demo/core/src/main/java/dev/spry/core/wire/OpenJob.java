@@ -6,12 +6,12 @@ import java.util.List;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** A running job's demands on a device's rows, which are told before a place is taken. */
+/** A running job's demands on a device's rows, sent before a slot is taken. */
 public final class OpenJob {
     public final String job;
     public final String jobName;
     public final String task;
-    /** Its classes, where it has any. */
+    /** The job's classes, where it has any. */
     public final List<String> labels;
 
     public OpenJob(JSONObject json) throws JSONException {

@@ -8,7 +8,7 @@ import org.json.JSONObject;
 public final class Receipt {
     /** Seconds after which a check-in is worth while. */
     public final double wait;
-    /** The same report had been accepted before. */
+    /** True if the same report had been accepted before. */
     public final boolean repeated;
 
     public Receipt(JSONObject json) throws JSONException {

@@ -4,7 +4,7 @@ package dev.spry.core.wire;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** How the server moves weights by the mean change that clients report; in mode iteration clients repeat it. */
+/** The server's optimizer of weights by the mean change that clients report; in mode iteration clients repeat it. */
 public final class ServerOptimizer {
     /** One of `edge_client.training.server_optimizers`, or of another distribution. */
     public final String kind;

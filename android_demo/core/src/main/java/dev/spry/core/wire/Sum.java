@@ -11,11 +11,11 @@ import org.json.JSONObject;
 /** A sum that a task's update is added to, of which the server learns the total alone. */
 public final class Sum {
     public final int place;
-    /** What is added of the task's, which all of a team hold. */
+    /** The units of the task that are added, which all of a team hold. */
     public final int[] units;
     /** Devices of whose parts a sum is opened. */
     public final int least;
-    /** What reports say beside what is counted, in this order. */
+    /** The scores in reports beside what is counted, in this order. */
     public final List<String> scores;
     /** Deviations of the noise, in clips of the task, that devices lay on the sum together; null: none. */
     public final Double noise;

@@ -14,7 +14,7 @@ public final class Task {
     public final String job;
     public final String jobName;
     public final int round;
-    /** Of its directions and the order of its examples. */
+    /** The seed of its directions and the order of its examples. */
     public final long seed;
     public final int[] units;
     /** The segment at which tangents start. */
@@ -26,7 +26,7 @@ public final class Task {
     public final int version;
     /** Mode iteration: the first step of the round that is still open. */
     public final int iteration;
-    /** How long the round takes updates. */
+    /** The seconds for which the round takes updates. */
     public final double seconds;
     public final TrainingSettings training;
     public final ServerOptimizers optimizers;
@@ -37,17 +37,18 @@ public final class Task {
     /** Tell the moments of what reaches the head's last layer, beside the update (mode epoch). */
     public final boolean measure;
     /**
-     * How far the update may go as a whole, by its L2 norm, in a job with a privacy budget: a longer one is shortened,
-     * and its report tells no loss and no number of examples.
+     * The norm to which the whole update is clipped, in a job with a privacy budget: a longer one is shortened, and its
+     * report has no loss and no number of examples.
      */
     public final Double clip;
-    /** How the update is added to others' in secret; null where it is sent as it is. */
+    /** The sum to which the update is added by secure aggregation; null where it is sent as it is. */
     public final Sum sum;
     /** Static places that have the bundle too (`edge_client.store.mirrors`). */
     public final List<String> mirrors;
     /**
-     * When the version to start from was published, which tells it from one of the same number that a server restored
-     * from a backup has lost. 0: not told, as of version 0, in mode iteration and by servers of an earlier version.
+     * The time at which the version to start from was published, which tells it from one of the same number that a
+     * server restored from a backup has lost. 0: not told, as of version 0, in mode iteration and by servers of an
+     * earlier version.
      */
     public final double published;
 

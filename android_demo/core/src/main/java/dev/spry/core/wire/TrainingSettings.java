@@ -4,7 +4,7 @@ package dev.spry.core.wire;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** How every client of a job trains; the defaults are this project's, the paper's are a preset of the server. */
+/** The training of a job's clients; the defaults are this project's, the paper's are a preset of the server. */
 public final class TrainingSettings {
     public final String mode;
     /** One of `edge_client.estimators.registry`, or of another distribution. */
