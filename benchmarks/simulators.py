@@ -51,7 +51,7 @@ from edge_client.data.encoder import TextEncoder
 from export.adapt.wrapping import adapt
 from export.model.loading import load
 from export.tasks.registry import MODEL_TASKS
-from server.jobs.assignment import seed_of
+from server.policy.assignment import seed_of
 from server.simulation.compute.crews import Engine
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled

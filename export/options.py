@@ -38,7 +38,7 @@ class ExportOptions:
     precision: Precision = "none"
     runtimes: tuple[str, ...] = ("onnx",)
     processor: Processor | Literal["auto"] = "auto"
-    """What int8 products are made for; auto: this machine's."""
+    """The processor that int8 products are made for; auto: this machine's."""
     batches: tuple[int, ...] = (8,)
     lengths: tuple[int, ...] = (64,)
     directions: tuple[int, ...] = (1,)

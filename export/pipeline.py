@@ -167,7 +167,7 @@ def _refuse_long_sequences(loaded: Loaded, options: ExportOptions) -> None:
 
 
 def _processors(options: ExportOptions) -> dict[str, str]:
-    """By runtime, what its files are made for."""
+    """Return the processor that each runtime's files are made for."""
     return {name: processor_for(name, options.processor, options.precision) for name in options.runtimes}
 
 

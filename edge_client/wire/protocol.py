@@ -282,7 +282,7 @@ Sums = Annotated[dict[Name, Finite], Len(0, 20)]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationReport:
-    """How good a round's global weights and a device's own are; in mode iteration it is sent by itself, at the end."""
+    """The scores of a round's global weights and of a device's own; mode iteration sends it by itself, at the end."""
 
     held_back: Count = 0
     """Examples that the two counts below are of."""

@@ -77,7 +77,7 @@ def back_up(settings: Settings, out: Path, advance: Advance, *, dump: str = PG_D
 
 @contextmanager
 def _second_names(folder: Path) -> Generator[Path]:
-    """Where second names are kept; what an earlier backup left there when it was killed goes."""
+    """Yield a folder for second names, without what an earlier backup left there when it was killed."""
     names = folder / _HELD
     with held(folder / f"{_HELD}.lock", BackupError(f"another backup of {folder} is under way; wait for it")):
         shutil.rmtree(names, ignore_errors=True)

@@ -67,7 +67,7 @@ class Plan(BaseModel):
     able: Annotated[float, Ge(0), Le(1)] = 1.0
     """The share of clients that can hold an exact step through all blocks, where the estimator is `auto`."""
     others: Others = "block"
-    """Who is not able goes back through one block, goes forward alone, or takes no part."""
+    """The step of clients that are not able: back through one block, forward alone, or none, as they take no part."""
     speeds: Annotated[float, Ge(1), Le(1e6)] = 1.0
     """The factor by which the slowest client is slower than the fastest."""
     settings: JobSettings
@@ -105,7 +105,7 @@ class Plan(BaseModel):
 
     @property
     def present(self) -> int:
-        """How many clients, the first ones, take part."""
+        """Count the clients that take part, the first ones."""
         return round(self.able * self.clients) if self.others == "absent" else self.clients
 
 

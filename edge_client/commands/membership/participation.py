@@ -26,7 +26,7 @@ IDLE_VARIABLE = "SPRY_IDLE"
 
 
 def take_part(options: join_options.JoinOptions) -> int:
-    """Until interrupted, or what was asked for is done; the exit code."""
+    """Take part until interrupted, or until what was asked for is done; return the exit code."""
     return_freed_blocks()
     idle = handed_over()
     to_the_end = options.once or options.rounds is not None

@@ -14,6 +14,6 @@ PRODUCTS: Mapping[Processor, type[Rows8]] = {
     "arm-dotprod": Rows8,
 }
 FINE: Mapping[type[Rows8], type[Rows8]] = {Rows7: FineRows7, Rows8: FineRows8}
-"""For models whose derivatives one digit tells too coarsely."""
+"""The same with two digits, which models need whose derivatives are too coarse with one."""
 ANYWHERE: Processor = "avx2"
 """Right on every processor."""

@@ -95,7 +95,7 @@ class RunGroup:
     rows: tuple[MethodRow, ...]
 
     def ahead(self, row: MethodRow, kind: MethodKind) -> float | None:
-        """How far a row's last score lies above the best row of a kind, itself left out if that is its own."""
+        """Return a row's last score less that of the best row of a kind; None where the row is that one."""
         lasts = [(row.mean(f"{self.score}.last"), row) for row in self.rows if row.kind == kind]
         rivals = [(last, row) for last, row in lasts if last is not None]
         best, leader = max(rivals, key=itemgetter(0), default=(None, None))

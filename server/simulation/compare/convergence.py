@@ -1,4 +1,4 @@
-"""When a curve has got where it goes: pure functions over a series of finite values by round, in their order."""
+"""Convergence of a curve: pure functions over a series of finite values by round, in their order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def round_of_share(points: pd.Series, share: float = SHARE) -> int | None:
 
 
 def seconds_to_share(points: pd.Series, seconds: pd.Series) -> float | None:
-    """How long the rounds up to that one took, of the seconds that each took by itself."""
+    """Add up the seconds of the rounds up to the one that reaches the share."""
     reached = round_of_share(points)
     return None if reached is None else float(seconds.loc[:reached].sum())
 
@@ -55,5 +55,5 @@ def least(points: pd.Series) -> float | None:
 
 
 def fall(points: pd.Series) -> float | None:
-    """From the best value to the last."""
+    """Return the best value less the last."""
     return float(points.max() - points.iloc[-1]) if len(points) else None

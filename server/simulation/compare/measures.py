@@ -58,7 +58,7 @@ def _main(run: Run) -> pd.Series:
 
 
 def _per_client(run: Run, field: str) -> float | None:
-    """In a round; the rounds' own numbers are sums over their clients."""
+    """Return the mean per client and round; the rounds' own numbers are sums over their clients."""
     told = run.rounds[["clients", field]].query("clients > 0").dropna()
     clients = told["clients"].sum()
     return float(told[field].sum() / clients) if clients else None

@@ -78,7 +78,7 @@ class ReportPage(NamedTuple):
                    EXPLANATION, labels)  # fmt: skip
 
     def line(self, label: str) -> Line:
-        """How the charts draw a row."""
+        """Return the line that charts draw for a row."""
         return Line(label, pd.DataFrame(), self.labels.index(label))
 
 

@@ -112,7 +112,7 @@ class Run:
     folder: Path
     config: Config
     rounds: pd.DataFrame
-    """By the number of a round: the fields of its line, and its scores."""
+    """The fields of each round's line, and its scores, by the number of the round."""
     summary: Summary | None
     """The summary; None until the run has ended."""
 
@@ -155,7 +155,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _rounds(file: Path) -> pd.DataFrame:
-    """In their order; a round that a resumed run repeated counts as it was last written."""
+    """Read rounds in their order; one that a resumed run repeated counts as it was last written."""
     rounds: dict[int, RoundLine] = {}
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if file.is_file() else []
     for number, line in enumerate(lines, start=1):

@@ -44,7 +44,7 @@ EXPLANATION = (
     "longer changes from one such interval to the next. A curve that rises evenly or stays flat meets it too."),
     "Bytes and numbers are means over the clients of all rounds; peak memory is a device's, for its largest step.",
 )  # fmt: skip
-"""How the figures are to be read."""
+"""An explanation of the figures."""
 
 
 def overview(comparison: Comparison) -> Table | None:

@@ -19,7 +19,7 @@ class FleetVariants(NamedTuple):
     """The number of clients, the first ones, that can hold any step."""
     best: Training
     least: Training
-    """Of those that can hold a block's way back, or none."""
+    """The variant of clients that can hold the way back through one block, or none."""
     depth: Depth | None
     """The depth; None where there is no choice."""
 

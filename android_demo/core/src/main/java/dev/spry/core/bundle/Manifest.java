@@ -61,13 +61,13 @@ public final class Manifest {
     public final int padTokenId;
     public final Map<String, RuntimeSpec> runtimes;
     public final List<FileSpec> files;
-    /** null where no linear layer of the head gives the logits. */
+    /** The measured layer; null where no linear layer of the head computes the logits. */
     public final Features features;
     /** The path of the tokenizer's chat template and special tokens; of language models alone. */
     public final String chatTemplate;
     /** The chat template for readers that have no Jinja; null where it does more than write words around messages. */
     public final Turns turns;
-    /** null where the bundle has no programs that generate. */
+    /** The generation's settings; null where the bundle has no programs that generate. */
     public final Generation generation;
 
     private Manifest(JSONObject json) throws JSONException {

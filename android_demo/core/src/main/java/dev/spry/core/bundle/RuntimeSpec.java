@@ -12,9 +12,9 @@ public final class RuntimeSpec {
     // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     public final String precision;
     public final List<ProgramSpec> programs;
-    /** What its programs need beside their own files: weights that several share. */
+    /** The files that its programs share: weights used by several. */
     public final List<String> files;
-    /** By which a device finds out whether its runtime computes as the exporter's did. */
+    /** The trials by which a device checks that its runtime computes as the exporter's did. */
     public final List<Trial> trials;
     /**
      * `prefill` and `decode` of each segment; apart from the others, since readers that know no generation pass them

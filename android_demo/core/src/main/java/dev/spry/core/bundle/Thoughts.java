@@ -10,11 +10,11 @@ public final class Thoughts {
     // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     public final String opens;
     public final String closes;
-    /** What an answer and its thoughts lose of these characters, where they meet these words. */
+    /** The characters that an answer and its thoughts lose where they meet these words. */
     public final String strips;
     /**
-     * What stands around the thoughts of an answer that ends the conversation, though they be empty. Those of earlier
-     * answers are hidden; null: all are.
+     * The text around the thoughts, even empty ones, of an answer that ends the conversation. Those of earlier answers
+     * are hidden; null: all are.
      */
     public final List<String> around;
 

@@ -8,11 +8,11 @@ import org.json.JSONObject;
 /** What came of a program, where the bundle was written, on inputs that a seed gives. */
 public final class Trial {
     // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
-    /** Its name. */
+    /** The program's name. */
     public final String program;
-    /** How far an output may be off elsewhere, in parts of its size. */
+    /** The bound of an output's error elsewhere, relative to its size. */
     public final double bound;
-    /** Of each output. */
+    /** The summary of each output. */
     public final List<OutputSummary> outcomes;
 
     Trial(JSONObject json) throws JSONException {

@@ -13,15 +13,15 @@ public final class Turns {
     public static final String EDGE = "";
 
     // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
-    /** What stands between a message of one role and of another; "" is where a conversation begins, and its end. */
+    /** The text between a message of one role and of another; "" is where a conversation begins, and its end. */
     public final Map<String, Map<String, String>> between;
-    /** What stands behind the user's last message where an answer is asked for. */
+    /** The text after the user's last message where an answer is asked for. */
     public final String asking;
     /** The roles whose messages lose white space around. */
     public final List<String> trimmed;
-    /** What is learnt before an answer's own words, and behind them; null where that is not always the same. */
+    /** The text that is learnt before an answer's own words, and after them; null where that is not always the same. */
     public final List<String> answers;
-    /** null where answers stand as they are. */
+    /** The form of thoughts; null where answers are written as they are. */
     public final Thoughts thoughts;
 
     Turns(JSONObject json) throws JSONException {

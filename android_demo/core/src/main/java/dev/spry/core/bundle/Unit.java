@@ -10,7 +10,7 @@ import org.json.JSONObject;
 public final class Unit {
     // --- written by android_demo/core/manifest.py from edge_client/bundle/manifest.py: change that, and run it ---
     public final String name;
-    /** Where it is used, in order; a block whose weights are shared is used many times. */
+    /** The segments that use it, in order; a block whose weights are shared is used many times. */
     public final List<String> segments;
     public final List<Parameter> parameters;
     public final String tangents;
