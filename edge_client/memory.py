@@ -40,7 +40,7 @@ def reset_peak() -> None:
 
 
 def peak_above(anonymous: int, work: Callable[[], object], rounds: int = 2) -> int:
-    """The highest that `work` takes above `anonymous` bytes, mapped files left out.
+    """Return the highest that `work` takes above `anonymous` bytes, mapped files left out.
 
     Weights that a runtime maps are read in while it first runs; they are the file's, and the system may drop them. So
     the first run is not counted, and what is mapped after it is subtracted. Long work that maps nothing runs once, and

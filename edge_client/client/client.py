@@ -176,7 +176,7 @@ class Client:
         self.server.close()
 
     def _turn(self) -> bool:
-        """One check-in and what comes of it; False when there was nothing to do."""
+        """Check in once and do the task; False when there was nothing to do."""
         refusal = self.conditions.refusal()
         if refusal is not None:
             self._waits.wait(refusal.seconds, refusal.reason, at_most_late=MOST_LATE)

@@ -51,7 +51,7 @@ def _enrolled(server: Server, store: DeviceStore, token: str | None, name: str, 
 
 
 def _with_key(server: Server, store: DeviceStore, identity: Enrolled) -> Enrolled:
-    """A key in place of the secret of an earlier version; a server of an earlier version goes on by the secret."""
+    """Send a key in place of the secret of an earlier version; a server of an earlier version goes on by the secret."""
     key = device_key(identity.device, store.make_key())
     _identify(server, store, identity)
     try:

@@ -63,7 +63,7 @@ class Adding:
         self._server.send_message(self._task.id, "card", self._member.card())
 
     def step(self) -> Receipt | None:
-        """One look at where the sum stands, and what comes of it; a receipt when nothing more is asked."""
+        """Look once at the state of the sum and take the next step; return a receipt when nothing more is asked."""
         view = View.decoded(self._server.sum(self._task.id))
         if view.stage == "over":
             return Receipt(view.wait)

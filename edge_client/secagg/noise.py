@@ -1,4 +1,4 @@
-"""A device's share of a private sum's noise: whole numbers, which it adds to its update before the masks.
+"""Add a device's share of a private sum's noise: whole numbers, which it adds to its update before the masks.
 
 A sum is opened of `least` devices or more, and the shares of all but one of so many are all the noise that is counted:
 one device may leave its share out, or know it. A device makes its update no longer than the clip, cuts every number off

@@ -23,7 +23,7 @@ def threshold(members: int, least: int) -> int:
 
 
 def drawn(wide: bytes) -> bytes:
-    """A pad from uniform bytes."""
+    """Draw a pad from uniform bytes."""
     return _bytes(int.from_bytes(wide, "big"))
 
 
@@ -33,17 +33,17 @@ def less(share: bytes, pad: bytes) -> bytes:
 
 
 def more(dealt: bytes, pad: bytes) -> bytes:
-    """The share that `less` took the pad from."""
+    """Return the share that `less` took the pad from."""
     return _bytes(int.from_bytes(dealt, "big") + int.from_bytes(pad, "big"))
 
 
 def split(secret: bytes, points: Sequence[int], given: Mapping[int, bytes]) -> list[bytes]:
-    """A share for each point, which is a number above 0, where some have theirs; one more gives the secret back."""
+    """Split a secret into a share for each point, a number above 0, where some have theirs; one more gives it back."""
     return [given[point] if point in given else _value({0: secret, **given}, point) for point in points]
 
 
 def joined(shares: Mapping[int, bytes]) -> bytes:
-    """The secret of shares by their points."""
+    """Join the secret from shares by their points."""
     return _value(shares, 0)
 
 

@@ -144,7 +144,7 @@ class JobStore:
         (self.folder / "progress.safetensors").unlink(missing_ok=True)
 
     def update(self) -> bytes | None:
-        """The finished result of the task under way, as it is sent."""
+        """Return the finished result of the task under way, as it is sent."""
         path = self.folder / "update.safetensors"
         return path.read_bytes() if path.is_file() and self.task() is not None else None
 

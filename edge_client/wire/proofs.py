@@ -45,7 +45,7 @@ def key_text(device: str, public_key: str) -> bytes:
 
 
 def enrolment(token: str, name: str, version: str, key: str) -> Enrolment:
-    """A device's request to take part, with the proof that its secret key is there; of an empty key with none."""
+    """Make a device's request to take part, with the proof that its secret key is there; of an empty key with none."""
     if not key:
         return Enrolment(token, name, version)
     public = keys.public_of(key)
@@ -53,7 +53,7 @@ def enrolment(token: str, name: str, version: str, key: str) -> Enrolment:
 
 
 def device_key(device: str, key: str) -> DeviceKey:
-    """A device's new key, with the proof that its secret half is there."""
+    """Make a device's new key, with the proof that its secret half is there."""
     public = keys.public_of(key)
     return DeviceKey(public, keys.encoded(keys.sign(key, key_text(device, public))))
 
@@ -63,7 +63,7 @@ def digest_header(sha256: bytes) -> str:
 
 
 def digest_of(body: bytes) -> str:
-    """The header of a body; empty where there is none."""
+    """Return the header of a body; empty where there is none."""
     return digest_header(hashlib.sha256(body).digest()) if body else ""
 
 

@@ -55,7 +55,7 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def handing_over(wishes: Wishes) -> dict[str, str]:
-    """The variable that tells another process. Only its user can read it, unlike a command line."""
+    """Return the variable that tells another process. Only its user can read it, unlike a command line."""
     return {_VARIABLE: msgspec.json.encode(wishes).decode()}
 
 

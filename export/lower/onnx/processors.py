@@ -60,7 +60,7 @@ def _most_frequent(programs: Sequence[Shaped]) -> tuple[int, int, int] | None:
 
 
 def _seconds(kind: type[Rows8], rows: int, inputs: int, outputs: int) -> float:
-    """The least time of one product, alone on one thread."""
+    """Measure the least time of one product, alone on one thread."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(outputs, inputs, generator=generator)
     x = torch.randn(rows, inputs, generator=generator).numpy()
@@ -77,7 +77,7 @@ def _timed(runtime: Runtime, program: ProgramSpec, x: Array) -> float:
 
 
 def _written(kind: type[Rows8], weight: Tensor, rows: int, folder: Path) -> ProgramSpec:
-    """A program of one product, in files."""
+    """Write a program of one product, in files."""
     traced, graph, file = fx.Graph(), Graph(), WeightFile("weights.bin")
     x, y = (traced.placeholder(name) for name in "xy")
     x.meta["val"], y.meta["val"] = torch.empty(rows, weight.shape[1]), torch.empty(rows, weight.shape[0])

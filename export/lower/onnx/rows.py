@@ -49,7 +49,7 @@ class Rows8(Frozen):
 
     @staticmethod
     def stored(numbers: Array) -> Array:
-        """The bytes in the file."""
+        """Return the bytes in the file."""
         return numbers
 
     def _encoded(self) -> tuple[WeightReference, WeightReference]:

@@ -57,7 +57,7 @@ class Presence:
         return self.wanted * self._share
 
     def took(self, seconds: float) -> None:
-        """Note how long an answer took, or how late this process came to look at what had arrived."""
+        """Note how long an answer took, or how late this process looked at what had arrived."""
         self._slowest = max(self._slowest, seconds)
         now = time.monotonic()
         if now < self._weighed + _WEIGH_EVERY:

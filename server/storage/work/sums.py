@@ -32,7 +32,7 @@ class SumStanding:
 
 @dataclass(frozen=True)
 class Summand:
-    """A device in a sum, and what it has said for it."""
+    """A device in a sum, and its messages."""
 
     task: str
     place: int
