@@ -118,7 +118,7 @@ def whiten_head(loaded: Loaded, heads: Sequence[str], seed: int) -> None:
 
 
 def _whitening(moved: Tensor, square: float) -> Tensor | None:
-    """Compute the matrix that makes these rows vary alike in all directions, with this mean square; None if none vary."""
+    """Compute the matrix by which rows vary alike in all directions, with this mean square; None if none vary."""
     values, vectors = torch.linalg.eigh(moved.T @ moved / len(moved))
     usual = values.mean()
     if not torch.isfinite(usual) or usual <= 0:

@@ -104,7 +104,7 @@ class EdgeGraph:
             return torch.empty(tuple(like.shape), dtype=like.dtype)
 
     def program(self, results: Sequence[fx.Node]) -> ExportedProgram:
-        """Return the program with a node of its own for each result: none may be an input, a stored tensor or another."""
+        """Return the program, each result a node of its own: none may be an input, a stored tensor or another one."""
         outputs: list[fx.Node] = []
         for node in results:
             own = node.op != "placeholder" and node not in outputs
