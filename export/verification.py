@@ -50,7 +50,7 @@ class Verification:
         self._rounded: dict[str, float] = {}
         """The relative change of a GGUF file's weights, by runtime."""
         self.in_two: Collection[tuple[str, str]] = ()
-        """Runtimes and segments whose products are in two digits, to be told."""
+        """Runtimes and segments whose products are in two digits, to be reported."""
 
     def verified(self, folder: Path, manifest: m.Manifest, progress: Progress) -> m.Manifest:
         """Verify every runtime; return the manifest with the checks, or raise `VerificationFailed`."""

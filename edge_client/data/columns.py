@@ -85,7 +85,7 @@ def for_device(source: Source, wanted: Sequence[str], asked: Columns, *, convers
     except DataError:
         if any(asked):
             raise
-        return source  # what a row lacks is told with its place
+        return source  # a row's missing fields are reported with its place
 
 
 def names_in(source: Source) -> Sequence[str]:

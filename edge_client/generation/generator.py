@@ -96,7 +96,7 @@ class Generator:
     def _room(self, prompt: int, wanted: int | None) -> int:
         """Count the tokens that may follow a prompt."""
         length = self.decoder.length
-        room = length + 1 - prompt  # the last is told, and read by nobody
+        room = length + 1 - prompt  # the last is returned, and read by no program
         if room <= 1:
             raise ProgramInputError(
                 f"the prompt has {prompt} tokens, the bundle holds {length} of prompt and answer: shorten it, or "

@@ -1,4 +1,4 @@
-"""A device's part in a sum: what it sends at each stage, and what it refuses to be told.
+"""A device's part in a sum: its messages at each stage, and the answers that it refuses.
 
 Nothing here waits or travels. What was said is kept before it is sent, and said again as it was: a server that shows
 this device one thing and later another, of the same round, is refused.
