@@ -1,4 +1,4 @@
-"""The memory of this process, as the system tells it."""
+"""The memory of this process, as the system reports it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def peaks_above_now(work: Callable[[], object]) -> Peaks:
 
 
 def peak_above_now() -> Callable[[], int]:
-    """Start to measure peak memory: the result tells how far it has risen above what this process takes now."""
+    """Start to measure peak memory: the result is how far it has risen above what this process takes now."""
     try:
         before = resident()
         reset_peak()

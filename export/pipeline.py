@@ -130,7 +130,7 @@ def _with_low_memory(options: ExportOptions) -> ExportOptions:
 
 
 def _loaded(options: ExportOptions) -> tuple[Loaded, bool]:
-    """Load the model, and say whether its weights stay in files, from which they are read while they are needed."""
+    """Load the model; return whether its weights stay in files, from which they are read while they are needed."""
     task, random_weights = MODEL_TASKS[options.task], options.random_weights
     given = options.source, task, options.labels
     if options.low_memory:

@@ -38,7 +38,7 @@ class _Scope:
 
 
 class Verification:
-    """Holds what an export writes against its model; what the model says is kept for another attempt."""
+    """Holds what an export writes against its model; the model's results are kept for another attempt."""
 
     def __init__(self, parts: Parts, scratch: Scratch | None) -> None:
         self._parts = parts

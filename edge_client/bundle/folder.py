@@ -1,7 +1,7 @@
 """A bundle on disk: opened, checked against its manifest, and read.
 
 A bundle is a folder, or a `.zip` of one that is unpacked first. Nothing outside the folder is ever read or written,
-whatever a manifest or an archive says.
+whatever a manifest or an archive contains.
 """
 
 from __future__ import annotations

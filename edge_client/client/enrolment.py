@@ -20,7 +20,7 @@ def enrol(server: Server, store: DeviceStore, token: str | None, name: str, tell
         store: keeps them.
         token: to enrol with; not needed by a device that has.
         name: what the server shows for this device.
-        tell: hears of it.
+        tell: takes the event.
     """
     identity = store.identity()
     if identity is None:

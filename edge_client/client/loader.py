@@ -23,7 +23,7 @@ class BundleLoader:
         publisher: whose bundles alone are taken; None: all.
         threads: that a runtime may use; 0 leaves it to the runtime.
         device: where programs run.
-        tell: hears of downloads.
+        tell: takes the events of downloads.
     """
 
     def __init__(

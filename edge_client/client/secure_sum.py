@@ -1,4 +1,4 @@
-"""A device's way through a sum: it says what each stage asks, waits for the others, and goes on after a crash."""
+"""A device's way through a sum: it sends what each stage asks for, waits for the others, and goes on after a crash."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Adding:
         job: where the update, and what was said of it, is kept.
         key: the device's own secret key.
         pause: waits some seconds.
-        tell: hears what happens.
+        tell: takes the events.
     """
 
     def __init__(

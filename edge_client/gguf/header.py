@@ -1,4 +1,4 @@
-"""Read what stands before a GGUF file's weights: its settings, its words, and where each tensor lies.
+"""Read the header before a GGUF file's weights: its settings, its words, and where each tensor lies.
 
 Nothing is believed that the file says of itself: every count and length is held against the bytes that are there.
 """

@@ -45,7 +45,7 @@ def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> Kept
 def downloaded(server: Server, kept: KeptWeights, manifest: Manifest, task: Task) -> KeptWeights:
     """Fetch what has changed since the kept version, or everything where the server does not know that one.
 
-    A number alone does not say that it is known: a server restored from a backup counts on from an earlier version.
+    A number alone does not prove that it is known: a server restored from a backup counts on from an earlier version.
     """
     is_of_this_line = not (task.published and kept.version) or (kept.published and kept.version != task.version)
     since = kept.version if is_of_this_line else -1

@@ -1,4 +1,4 @@
-"""An update as a sum takes it: by how much the head and each unit changed, in a row, and what the report says."""
+"""An update as a sum takes it: by how much the head and each unit changed, in a row, and the report's numbers."""
 
 from __future__ import annotations
 

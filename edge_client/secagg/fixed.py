@@ -1,7 +1,7 @@
 """Numbers as integers that can be added without a rounding, and whose sum cannot leave its range.
 
 A change travels in 32 bits, so that an update is as long as it would be without: a number of at most `CLIP`, times the
-device's weight, at the finest scale at which the sum over all devices of the round fits. What a report says travels in
+device's weight, at the finest scale at which the sum over all devices of the round fits. A report's numbers travel in
 64 bits. Both wrap around, as masks do.
 """
 

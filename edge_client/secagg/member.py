@@ -1,6 +1,6 @@
 """A device's part in a sum: its messages at each stage, and the answers that it refuses.
 
-Nothing here waits or travels. What was said is kept before it is sent, and said again as it was: a server that shows
+Nothing here waits or travels. A message is kept before it is sent, and sent again as it was: a server that shows
 this device one thing and later another, of the same round, is refused.
 """
 
@@ -43,7 +43,7 @@ class About:
 
 @dataclass(frozen=True)
 class Kept:
-    """The state of a device in a secure sum: what it has drawn and been told, bytes in base64."""
+    """The state of a device in a secure sum: its secrets and what it received, bytes in base64."""
 
     mask: str = field(default_factory=lambda: _text(os.urandom(KEY)))
     seed: str = field(default_factory=lambda: _text(os.urandom(KEY)))

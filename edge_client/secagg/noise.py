@@ -2,7 +2,7 @@
 
 A sum is opened of `least` devices or more, and the shares of all but one of so many are all the noise that is counted:
 one device may leave its share out, or know it. A device makes its update no longer than the clip, cuts every number off
-to a whole one, which makes none longer, and adds normal numbers, rounded. What rounding can tell is paid by `ROOM`.
+to a whole one, which makes none longer, and adds normal numbers, rounded. What rounding can reveal is paid by `ROOM`.
 
 Let a sum of n devices have shares of deviation s, in whole numbers, and one device move it by d, of length D at most
 in N numbers. The sum of all roundings is between -n/2 and n/2 in each number, so the privacy loss is never

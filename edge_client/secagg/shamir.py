@@ -1,4 +1,4 @@
-"""A secret of 32 bytes in shares, of which a threshold gives it back and fewer say nothing (Shamir).
+"""A secret of 32 bytes in shares, of which a threshold gives it back and fewer reveal nothing (Shamir).
 
 The field is that of the largest prime below 2^256, so that a share is as long as the secret; of 2^248 secrets all but
 one are below it. A device and each holder draw the same pads. The polynomial goes through the secret and through as
@@ -28,7 +28,7 @@ def drawn(wide: bytes) -> bytes:
 
 
 def less(share: bytes, pad: bytes) -> bytes:
-    """Subtract a pad from a share: by itself the result says nothing of the share."""
+    """Subtract a pad from a share: by itself the result reveals nothing of the share."""
     return _bytes(int.from_bytes(share, "big") - int.from_bytes(pad, "big"))
 
 

@@ -40,9 +40,9 @@ class Mirrors:
     """The mirrors of one download, in an order of this device's own: a fleet is spread over them.
 
     Args:
-        addresses: as the server told them.
+        addresses: as the server listed them.
         ca: a file with the certificates to trust instead of the system's.
-        tell: hears of mirrors that are left out.
+        tell: takes the events of mirrors that are left out.
     """
 
     def __init__(self, addresses: Sequence[str], *, ca: Path | None = None, tell: Tell = silent) -> None:

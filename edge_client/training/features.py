@@ -3,7 +3,7 @@
 The gradient of that layer is a product of errors and features. Where features have a mean as large as their spread, or
 go along few directions, most of the gradient is about what says little of the task, and no one rate fits. Mean and
 covariance of the features say how to undo that: the server joins those of all devices, and steps by them
-(`server.strategy.features`). A device tells them where its task asks for them, of a few examples, beside its
+(`server.strategy.features`). A device reports them where its task asks for them, of a few examples, beside its
 update.
 """
 
@@ -41,7 +41,7 @@ class Moments(NamedTuple):
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """The tensors that tell it in an update."""
+        """The names of the moments' tensors in an update."""
         return {MEAN: self.mean, PRODUCTS: self.products} if self.rows else {}
 
 

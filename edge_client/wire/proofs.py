@@ -3,7 +3,7 @@
     Authorization: Spry DEVICE.TIME.SIGNATURE
     Content-Digest: sha-256=:BASE64:            (RFC 9530, where the request has a body)
 
-The signature stands over the method, the time in milliseconds since 1970, the digest, the query and the path. Who
+The signature covers the method, the time in milliseconds since 1970, the digest, the query and the path. Who
 listens learns nothing that another request could be made of, and cannot send the same one again: each that a device
 signs is newer than all before, and the server takes none that is not (425). A device that repeats a request signs anew.
 """

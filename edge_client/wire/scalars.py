@@ -186,7 +186,7 @@ def encode_record(record: StepRecord, manifest: Manifest, training: Training) ->
 
 
 def decode_records(data: bytes) -> Iterator[StepRecord]:
-    """Records that stand one after the other."""
+    """Records one after the other."""
     start = 0
     while start < len(data):
         if len(data) - start < _RECORD.size:

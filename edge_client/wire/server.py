@@ -69,7 +69,7 @@ class Server:
         transport: how requests travel; tests put the server's app here.
         patience: the seconds after which a server that does not answer is given up; None never does.
         pause: waits some seconds.
-        tell: hears when the server cannot be reached, and when it can again.
+        tell: takes the events that the server cannot be reached, and that it can again.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ def lent_head(loaded: Loaded) -> Generator[list[nn.Parameter], None, None]:
 
 @contextmanager
 def fitted_head(loaded: Loaded, batches: Sequence[Batch]) -> Generator[None, None, None]:
-    """Fit the task layer alone and return it; a new one's gradient says nothing of the task."""
+    """Fit the task layer alone and return it; a new one's gradient is of no use for the task."""
     with lent_head(loaded) as head:
         if head:
             _fit(loaded, head, batches)

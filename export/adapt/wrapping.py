@@ -66,7 +66,7 @@ def adapt(
 ) -> Adapted:
     """Wrap the model with PEFT and find its units and head; its projections are found too where they are not given.
 
-    What takes long tells how far it is.
+    Long work reports its progress.
     """
     if options.from_mean:
         loaded = with_new_pooler(loaded)

@@ -74,7 +74,7 @@ class _Part:
         return logits, tangents
 
     def of_label(self, values: Tensor) -> Tensor:
-        """[…, 1]: those that stand at the labels; zero of labels that are of other parts."""
+        """[…, 1]: those at the labels; zero of labels that are of other parts."""
         turns = values.shape[0] // self._place.shape[0]
         place, inside = (torch.cat([one] * turns) if turns > 1 else one for one in (self._place, self._inside))
         return torch.where(inside, values.gather(-1, place), 0.0)

@@ -26,7 +26,7 @@ class KeptBlocks(Protocol):
     """4, where codes are 0 to 15 around 8; or 8, where they are bytes around 128."""
 
     def digest(self) -> str:
-        """Digest what tells it from another."""
+        """Digest what distinguishes it from another."""
         ...
 
     def codes(self) -> NDArray[np.uint8]:

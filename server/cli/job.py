@@ -177,7 +177,7 @@ def show(
     ca: CaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a job stands.
+    """Show a job's state.
 
     Example: spry job show news --follow
     """

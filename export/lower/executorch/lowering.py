@@ -50,7 +50,7 @@ class ExecuTorchLowering:
         *,
         tied: Collection[str] = (),
     ) -> Lowered:
-        """Lower a segment; a tied weight is stored in each of its segments, since a file stands alone."""
+        """Lower a segment; a tied weight is stored in each of its segments, since a file has no others beside it."""
         weights = StoredWeights(stored, precision, tied)
         methods = {
             shaped.name: translated(*rewritten(shaped.program, stored, precision), weights)

@@ -1,4 +1,4 @@
-"""Ways to estimate a gradient: what each costs, and what theory says of its noise."""
+"""Ways to estimate a gradient: what each costs, and the noise that theory predicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights to begin with that somebody has trained: where a simulation stands, or an adapter."""
+"""Weights to begin with that somebody has trained: a simulation's state, or an adapter."""
 
 from __future__ import annotations
 
