@@ -17,5 +17,5 @@ Weights = dict[str, Array]
 
 
 def writable(array: Array) -> Array:
-    """The array itself, or a copy of one that may not be written, for libraries that take no other."""
+    """Return the array itself, or a copy of one that may not be written, for libraries that take no other."""
     return array if array.flags.writeable else np.array(array)

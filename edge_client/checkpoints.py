@@ -42,7 +42,7 @@ def local_model(source: str) -> Path | None:
 
 
 def _in_package(name: str) -> Path:
-    """A model that an installed Python package carries."""
+    """Return a model that an installed Python package carries."""
     spec = find_spec(name)
     roots = [Path(location) for location in (spec.submodule_search_locations or ())] if spec else []
     for root in roots:
@@ -67,7 +67,7 @@ def require_hub(name: str) -> None:
 
 
 def silent_hub() -> str:
-    """The hub that does not answer, and why; empty where it does."""
+    """Return the hub that does not answer, and why; empty where it does."""
     import httpx
 
     hub = os.environ.get("HF_ENDPOINT") or _HUB

@@ -18,7 +18,7 @@ UNKNOWN = "0.0"
 
 
 def __getattr__(name: str) -> str:
-    """The version, when somebody asks: to look it up takes five megabytes, which an error does not need."""
+    """Look up the version when somebody asks: it takes five megabytes, which an error does not need."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, _version())
@@ -45,7 +45,7 @@ def _origin(name: str) -> dict[str, Any]:
 
 
 def install_command(extra: str = "", name: str = NAME, *, again: bool = False) -> str:
-    """The command that installs this project where it runs, with an extra: ``pip install 'spry-edge[onnx]'``.
+    """Return the command that installs this project where it runs, with an extra: ``pip install 'spry-edge[onnx]'``.
 
     The same of another distribution that adds something to it.
     """

@@ -101,7 +101,7 @@ class ServerError(SpryError):
     """The server refused a request.
 
     Args:
-        message: what it said.
+        message: the server's message.
         code: a `protocol.RefusalCode`, or empty.
         status: of HTTP; 0 where there was no answer.
         retry_after: the seconds it asked to wait.

@@ -22,7 +22,7 @@ def parse_bytes(text: str) -> int:
 
 
 def shown(text: str) -> str:
-    """The text with a space for each character that would steer a terminal or a log: no longer than it was."""
+    """Return the text with a space for each character that would steer a terminal or a log: no longer than it was."""
     return CONTROLS.sub(" ", text)
 
 
@@ -32,7 +32,7 @@ def shown_lines(text: str) -> str:
 
 
 def count(number: int) -> str:
-    """A number in three digits: 1.23 M."""
+    """Format a number in three digits: 1.23 M."""
     return _scaled(number, ("", " k", " M", " G", " T", " P"))
 
 

@@ -33,7 +33,7 @@ def encoded(data: bytes) -> str:
 
 
 def decoded(text: str, size: int) -> bytes | None:
-    """The bytes that `encoded` wrote; None where the text is something else."""
+    """Return the bytes that `encoded` wrote; None where the text is something else."""
     try:
         data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
     except (ValueError, binascii.Error):
@@ -45,7 +45,7 @@ def decoded(text: str, size: int) -> bytes | None:
 
 
 def make() -> str:
-    """A new secret key."""
+    """Make a new secret key."""
     _require()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -57,7 +57,7 @@ def public_of(secret: str) -> str:
 
 
 def read_public(given: str) -> str:
-    """A public key, given as its text or as the file that holds it."""
+    """Read a public key, given as its text or as the file that holds it."""
     text = given.strip()
     if decoded(text, KEY_BYTES) is None:
         text = _read(Path(given))
@@ -81,7 +81,7 @@ def _read(path: Path) -> str:
 
 
 def split_token(token: str | None) -> tuple[str | None, str | None]:
-    """An enrolment token, and the publisher's key that may follow it after a point."""
+    """Split an enrolment token from the publisher's key that may follow it after a point."""
     secret, point, key = (token or "").partition(".")
     if point and decoded(key, KEY_BYTES) is None:
         raise SpryError("the token is not whole: what follows its point is no public key; copy it again")

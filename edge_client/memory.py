@@ -1,4 +1,4 @@
-"""The memory of this process, as the system tells it."""
+"""The memory of this process, as the system reports it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reset_peak() -> None:
 
 
 def peak_above(anonymous: int, work: Callable[[], object], rounds: int = 2) -> int:
-    """The highest that `work` takes above `anonymous` bytes, mapped files left out.
+    """Return the highest that `work` takes above `anonymous` bytes, mapped files left out.
 
     Weights that a runtime maps are read in while it first runs; they are the file's, and the system may drop them. So
     the first run is not counted, and what is mapped after it is subtracted. Long work that maps nothing runs once, and
@@ -74,7 +74,7 @@ def peaks_above_now(work: Callable[[], object]) -> Peaks:
 
 
 def peak_above_now() -> Callable[[], int]:
-    """Start to measure peak memory: the result tells how far it has risen above what this process takes now."""
+    """Start to measure peak memory: the result is how far it has risen above what this process takes now."""
     try:
         before = resident()
         reset_peak()

@@ -63,7 +63,7 @@ GROUPS = (
 
 @cache
 def added(group: EntryGroup) -> Mapping[str, EntryPoint]:
-    """A group's entry points by name, this project's before others'; nothing is imported."""
+    """Return a group's entry points by name, this project's before others'; nothing is imported."""
     entries: dict[str, EntryPoint] = {}
     named = [entry for name in (group.name, group.former) if name for entry in entry_points(group=name)]
     for entry in sorted(named, key=_place):

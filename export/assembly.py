@@ -92,7 +92,7 @@ def _runtime(
 
 
 def _linked(folder: Path, runtime: str, target: Linking, programs: Sequence[m.ProgramSpec]) -> m.ProgramSpec:
-    """One program of a chain's, whose files it takes the place of; it counts as the last segment's."""
+    """Link a chain to one program, which replaces its files and counts as the last segment's."""
     whole = Path(programs[-1].file)
     file = folder / runtime / f"{programs[-1].kind}_1x{programs[-1].length}{whole.suffix}"
     content = target.link([(program, (folder / program.file).read_bytes()) for program in programs])

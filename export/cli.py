@@ -33,7 +33,7 @@ def default_cache() -> Path:
 
 
 def quiet_libraries() -> None:
-    """Keep the terminal for what this command says; the libraries warn about their own insides.
+    """Keep the terminal for this command's own output; the libraries warn about their own insides.
 
     Nor may torch's threads spin while they wait for each other: beside other work each of them then holds a core that
     another needs, and verification takes eight times as long.
@@ -178,7 +178,7 @@ def _summary(manifest: Manifest, out: Path) -> dict[str, Any]:
 
 
 class _Highest(NamedTuple):
-    """The memory that an export took at most, files that it mapped included; None where the system does not tell."""
+    """The most memory that an export took, files that it mapped included; None where the system does not report it."""
 
     peak_bytes: int | None
     worker_peak_bytes: int

@@ -63,7 +63,7 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
 
 
 def _finest_needed(parts: Parts, cache: Path, progress: Progress) -> m.Manifest:
-    """The whole bundle, by int8 products in two digits where the model needs them, everywhere if that is too little."""
+    """Write the whole bundle, with int8 products in two digits where the model needs them, everywhere if need be."""
     with pack.scratch(parts.options.out) if parts.in_files else nullcontext() as scratch:
         verification = Verification(parts, scratch and Scratch(scratch))
         one = _lowered(parts, cache, progress)
@@ -95,7 +95,7 @@ def _lowered(parts: Parts, cache: Path, progress: Progress, *, fine: bool = Fals
 def _needed_in_two(
     parts: Parts, cache: Path, progress: Progress, verification: Verification, one: Results, two: Results
 ) -> set[tuple[str, str]]:
-    """The segments whose products need two digits, by runtime."""
+    """Return the segments whose products need two digits, by runtime."""
     with partial(cache) as folder:
         manifest = assemble(folder / "one", parts, one)
         assemble(folder / "two", parts, two)
@@ -103,7 +103,7 @@ def _needed_in_two(
 
 
 def _written(parts: Parts, cache: Path, progress: Progress, verification: Verification, results: Results) -> m.Manifest:
-    """The whole bundle in its place, or nothing."""
+    """Write the whole bundle in its place, or nothing."""
     options = parts.options
     with pack.staging(options.out) as folder:
         manifest = assemble(folder, parts, results)
@@ -118,7 +118,7 @@ def _written(parts: Parts, cache: Path, progress: Progress, verification: Verifi
 
 
 def _with_low_memory(options: ExportOptions) -> ExportOptions:
-    """The options with what was left to this machine's memory decided."""
+    """Decide the options that were left to this machine's memory."""
     if options.low_memory is None:
         options = replace(options, low_memory=not options.random_weights and is_too_large(options.source))
     if options.low_memory and options.generate:
@@ -130,7 +130,7 @@ def _with_low_memory(options: ExportOptions) -> ExportOptions:
 
 
 def _loaded(options: ExportOptions) -> tuple[Loaded, bool]:
-    """Load the model, and say whether its weights stay in files, from which they are read while they are needed."""
+    """Load the model; return whether its weights stay in files, from which they are read while they are needed."""
     task, random_weights = MODEL_TASKS[options.task], options.random_weights
     given = options.source, task, options.labels
     if options.low_memory:

@@ -295,7 +295,7 @@ class RowModel:
     # --- results ---
 
     def save_adapter(self, folder: Path, weights: Weights) -> None:
-        """A folder that `PeftModel.from_pretrained` loads."""
+        """Write a folder that `PeftModel.from_pretrained` loads."""
         initial = {name: value.numpy() for name, value in self._adapted.initial.items()}
         values = {name: np.ascontiguousarray(value) for name, value in folded(initial | weights).items()}
         pack.add_adapter(folder, self._adapted.config, {name: torch.from_numpy(v) for name, v in values.items()})
@@ -313,7 +313,7 @@ def open_model(
     random_weights: bool = False,
     length: int = 0,
 ) -> RowModel:
-    """A model for simulations, of examples with up to `length` tokens; with the weights of an export of that seed."""
+    """Open a model for simulations, of examples with up to `length` tokens; with an export's weights of that seed."""
     check_adapter(adapter)
     require_memory_for_all(source, MODEL_TASKS[task], random_weights=random_weights)
     given = source, MODEL_TASKS[task], tuple(labels)

@@ -38,7 +38,7 @@ class _Scope:
 
 
 class Verification:
-    """Holds what an export writes against its model; what the model says is kept for another attempt."""
+    """Holds what an export writes against its model; the model's results are kept for another attempt."""
 
     def __init__(self, parts: Parts, scratch: Scratch | None) -> None:
         self._parts = parts
@@ -50,10 +50,10 @@ class Verification:
         self._rounded: dict[str, float] = {}
         """The relative change of a GGUF file's weights, by runtime."""
         self.in_two: Collection[tuple[str, str]] = ()
-        """Runtimes and segments whose products are in two digits, to be told."""
+        """Runtimes and segments whose products are in two digits, to be reported."""
 
     def verified(self, folder: Path, manifest: m.Manifest, progress: Progress) -> m.Manifest:
-        """The manifest with every runtime's checks, or `VerificationFailed`."""
+        """Verify every runtime; return the manifest with the checks, or raise `VerificationFailed`."""
         options = self._parts.options
         checks: list[m.Check] = []
         directions = 1 if self._scopes[0].extent.adaptive else options.most_directions
@@ -84,7 +84,7 @@ class Verification:
         return msgspec.structs.replace(manifest, runtimes=tried, verification=tuple(checks))
 
     def needed_in_two(self, one: Path, two: Path, manifest: m.Manifest, progress: Progress) -> set[tuple[str, str]]:
-        """The segments, by runtime, that need int8 products in two digits, of bundles in one digit and in two.
+        """Return the segments, by runtime, that need int8 products in two digits, of bundles in one digit and in two.
 
         All of them where the whole chain is not verified, or nothing in it moves.
         """
@@ -101,7 +101,7 @@ class Verification:
         return needed
 
     def _alone(self, scope: _Scope) -> AbstractContextManager[None]:
-        """The model without the other blocks, where a scope leaves some out."""
+        """Return the model without the other blocks, where a scope leaves some out."""
         return only(self._parts.loaded.blocks, scope.segments) if scope.blocks else nullcontext()
 
     def _checks(
@@ -130,7 +130,7 @@ class Verification:
         )
 
     def _reference(self, runtime: str, manifest: m.Manifest) -> Reference:
-        """The model as a runtime's quantization sees it."""
+        """Return the model as a runtime's quantization sees it."""
         if runtime not in self._references:
             options, chain, adapted = self._parts.options, self._parts.chain, self._parts.adapted
             names = {segment.name for scope in self._scopes for segment in scope.segments}
@@ -179,7 +179,7 @@ def _scopes(parts: Parts) -> list[_Scope]:
 
 
 def measured(folder: Path, manifest: m.Manifest, cache: Path, progress: Progress) -> m.Manifest:
-    """The manifest with the memory that every program takes."""
+    """Measure the memory of every program and return the manifest with it."""
     runtimes: dict[str, m.RuntimeSpec] = {}
     with progress.stage("measure", len(manifest.runtimes)):
         for name, runtime in manifest.runtimes.items():

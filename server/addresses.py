@@ -45,7 +45,7 @@ def networks(named: str) -> tuple[Network, ...]:
 def client_of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted: tuple[Network, ...]) -> str:
     """Return the nearest of all who passed a request on that is no trusted proxy.
 
-    Each proxy adds its client on the right; what stands left of the first that is not trusted may be invented.
+    Each proxy adds its client on the right; everything left of the first that is not trusted may be invented.
     """
     if not is_within(peer, trusted):
         return peer[:_LONGEST]

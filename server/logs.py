@@ -1,8 +1,8 @@
 """Configure the server's logs: lines for people, or one JSON object a line for machines (`SPRY_LOG_FORMAT`).
 
 uvicorn sets its loggers up before it loads the application, in each worker. For JSON they are taken over, and requests
-told by a logger of ours, which also knows how long each took; for people the application's own lines come out beside
-uvicorn's.
+are logged by a logger of ours, which also knows how long each took; for people the application's own lines come out
+beside uvicorn's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mirrors of bundles that a server or a job names, as its tasks tell them to devices."""
+"""Mirrors of bundles that a server or a job names, as its tasks list them for devices."""
 
 from __future__ import annotations
 

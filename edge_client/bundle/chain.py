@@ -77,7 +77,7 @@ class Chain:
         return (self.segments[segment], kind) in self.programs
 
     def program(self, segment: int, kind: ProgramKind) -> ProgramSpec:
-        """A segment's program of a kind."""
+        """Return a segment's program of a kind."""
         name = self.segments[segment]
         program = self.programs.get((name, kind))
         if program is None:
@@ -89,30 +89,30 @@ class Chain:
         return program
 
     def position(self, cut: Cut) -> int:
-        """The position of a segment given by name or by position."""
+        """Return the position of a segment given by name or by position."""
         return position(self.manifest, cut)
 
     def starts(self) -> list[int]:
-        """The segments at which tangents can start."""
+        """Return the segments at which tangents can start."""
         return [i for i in range(len(self.segments)) if self.has(i, ENTER)]
 
     def forward(self, first: int = 0) -> list[ProgramSpec]:
-        """The programs of a pass without derivatives, from a segment on."""
+        """Return the programs of a pass without derivatives, from a segment on."""
         return [self.program(i, PLAIN) for i in range(first, len(self.segments))]
 
     def prefix(self, cut: int) -> list[ProgramSpec]:
-        """The programs before a cut."""
+        """Return the programs before a cut."""
         return [self.program(i, PLAIN) for i in range(cut)]
 
     def suffix(self, cut: int, *, scalar: bool = False) -> list[ProgramSpec]:
-        """The programs of a step from its cut on; `scalar`: the head gives its derivative instead of its gradient."""
+        """Return the programs of a step from its cut on; `scalar`: with the head's derivative, not its gradient."""
         if cut == self.head:
             return [self.program(cut, SCALAR if scalar and self.manifest.head else self._lone_head())]
         last: ProgramKind = SCALAR if scalar and self.manifest.head else DUAL
         return [*self.tangents(cut, self.head), self.program(self.head, last)]
 
     def tangents(self, cut: int, end: int) -> list[ProgramSpec]:
-        """The programs that carry tangents from the cut to another segment."""
+        """Return the programs that carry tangents from the cut to another segment."""
         if cut >= end:
             return []
         if not self.has(cut, ENTER):
@@ -121,18 +121,18 @@ class Chain:
         return [self.program(cut, ENTER), *(self.program(i, DUAL) for i in range(cut + 1, end))]
 
     def exact(self, cut: int) -> list[ProgramSpec]:
-        """The programs of a step in reverse mode, which goes back to the first unit at or after the cut."""
+        """Return the programs of a step in reverse mode, back to the first unit at or after the cut."""
         lowest = min((use for use in self.first_use.values() if use >= cut), default=self.head)
         return self.mixed(lowest, lowest)
 
     def mixed(self, cut: int, exact_cut: int) -> list[ProgramSpec]:
-        """The programs of a step with tangents from the cut on, and in reverse mode from another one on."""
+        """Return the programs of a step with tangents from the cut on, and in reverse mode from another one on."""
         forward = [self.program(i, PLAIN) for i in range(exact_cut, self.head)]
         backwards = [self.program(i, VJP) for i in range(exact_cut, self.head + 1)]
         return [*self.prefix(cut), *self.tangents(cut, exact_cut), *forward, *backwards]
 
     def _lone_head(self) -> ProgramKind:
-        """The head's own gradient needs no tangent, so a head without units takes its exact program."""
+        """Tell whether a head without units takes its exact program: its own gradient needs no tangent."""
         return ENTER if self.has(self.head, ENTER) else VJP
 
     def costs(self) -> list[CutCost]:
@@ -174,7 +174,7 @@ def cuts(
     length: int | None = None,
     directions: int | None = None,
 ) -> list[CutCost]:
-    """The segments at which tangents can start; sizes left out take the bundle's first."""
+    """Return the segments at which tangents can start; sizes left out take the bundle's first."""
     fitting = [(b, t) for b, t in manifest.shapes if batch in (None, b) and length in (None, t)]
     shape = fitting[0] if fitting else (batch or 0, length or 0)
     count = directions if directions is not None else next(iter(manifest.directions), 0)
@@ -182,7 +182,7 @@ def cuts(
 
 
 def position(manifest: Manifest, cut: Cut) -> int:
-    """The number of a segment given by name or number."""
+    """Return the number of a segment given by name or number."""
     names = [segment.name for segment in manifest.segments]
     if isinstance(cut, str) and cut in names:
         return names.index(cut)
@@ -192,7 +192,7 @@ def position(manifest: Manifest, cut: Cut) -> int:
 
 
 def cut_for(manifest: Manifest, units: Iterable[int]) -> int:
-    """The latest cut with every use of these units at or after it; the head where there are none.
+    """Return the latest cut with every use of these units at or after it; the head where there are none.
 
     Units are given by their numbers. Every segment that holds a unit can be a cut, so the latest is the first use.
     """
@@ -217,12 +217,12 @@ def exact_cut(manifest: Manifest, cut: int, blocks: int) -> int:
 
 
 def first_use(manifest: Manifest, unit: Unit) -> int:
-    """The number of the first segment that a unit is used in."""
+    """Return the number of the first segment that a unit is used in."""
     return min(_uses(manifest, unit))
 
 
 def last_use(manifest: Manifest, unit: Unit) -> int:
-    """The number of the last segment that a unit is used in."""
+    """Return the number of the last segment that a unit is used in."""
     return max(_uses(manifest, unit))
 
 
@@ -232,23 +232,23 @@ def _uses(manifest: Manifest, unit: Unit) -> list[int]:
 
 
 def first_uses(manifest: Manifest) -> dict[str, int]:
-    """The number of the first segment that each of the units' parameters is used in, by their names."""
+    """Return the number of the first segment that each of the units' parameters is used in, by their names."""
     return {p.name: first_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
 
 
 def last_uses(manifest: Manifest) -> dict[str, int]:
-    """The number of the last segment that each of the units' parameters is used in, by their names."""
+    """Return the number of the last segment that each of the units' parameters is used in, by their names."""
     return {p.name: last_use(manifest, unit) for unit in manifest.units for p in unit.parameters}
 
 
 def unit_at(manifest: Manifest, number: int) -> Unit:
-    """The unit of a number."""
+    """Return the unit of a number."""
     if not 0 <= number < len(manifest.units):
         raise BundleError(f"the bundle has no unit {number}; it has {len(manifest.units)}, numbered from 0")
     return manifest.units[number]
 
 
 def directions_at_once(manifest: Manifest, directions: int) -> int:
-    """The largest number of directions that there are programs for and that divides what is wanted."""
+    """Return the largest number of directions that there are programs for and that divides what is wanted."""
     fitting = [k for k in manifest.directions if directions % k == 0]
     return max(fitting, default=next(iter(manifest.directions), directions))

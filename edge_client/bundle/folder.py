@@ -1,7 +1,7 @@
 """A bundle on disk: opened, checked against its manifest, and read.
 
 A bundle is a folder, or a `.zip` of one that is unpacked first. Nothing outside the folder is ever read or written,
-whatever a manifest or an archive says.
+whatever a manifest or an archive contains.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ class Bundle:
         return sum(file.bytes for file in self.manifest.files)
 
     def programs(self, runtime: str) -> tuple[ProgramSpec, ...]:
-        """The programs of a runtime."""
+        """Return the programs of a runtime."""
         return _runtime(self.manifest, runtime).programs
 
     def initial_adapter(self) -> dict[str, NDArray[np.float32]]:
-        """The adapter and the head before training, under PEFT's keys."""
+        """Return the adapter and the head before training, under PEFT's keys."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -115,7 +115,7 @@ class Bundle:
         return values
 
     def tokenizer(self) -> Tokenizer:
-        """The model's own tokenizer."""
+        """Return the model's own tokenizer."""
         from tokenizers import Tokenizer
 
         if self.manifest.tokenizer is None:
@@ -171,7 +171,7 @@ def check_file(folder: Path, file: FileSpec, *, digest: bool = True) -> None:
 
 
 def safe_path(path: str, where: Path) -> PurePosixPath:
-    """A path below the bundle's folder on any system."""
+    """Return a path below the bundle's folder on any system."""
     parts = PurePosixPath(path).parts
     if (
         not parts
@@ -186,7 +186,7 @@ def safe_path(path: str, where: Path) -> PurePosixPath:
 
 
 def sha256(path: Path) -> str:
-    """A file's digest in hexadecimal digits, read in pieces."""
+    """Return a file's digest in hexadecimal digits, read in pieces."""
     import hashlib  # OpenSSL, which a process that trusts its bundle need not load: 4 MB
 
     digest = hashlib.sha256()

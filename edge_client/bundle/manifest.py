@@ -337,7 +337,7 @@ class _Schema(msgspec.Struct):
 
 
 def read(path: Path) -> Manifest:
-    """The manifest in a file."""
+    """Return the manifest in a file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -348,7 +348,7 @@ def read(path: Path) -> Manifest:
 
 
 def parse(data: bytes, where: str = FILE_NAME) -> Manifest:
-    """The manifest in `data`; `where` names it in errors."""
+    """Return the manifest in `data`; `where` names it in errors."""
     schema = _decode(data, _Schema, where).schema
     if schema > SCHEMA:
         raise BundleError(

@@ -49,7 +49,7 @@ REPEATED = (FIRST, SECOND)
 
 
 def prefix_of(name: str, prefixes: Collection[str]) -> str:
-    """The one of these that a name begins with; nothing where it has none."""
+    """Return the one of these that a name begins with; nothing where it has none."""
     return next((prefix for prefix in prefixes if name.startswith(prefix)), "")
 
 
@@ -59,5 +59,5 @@ def within(tensors: Mapping[str, T], prefix: str) -> dict[str, T]:
 
 
 def under(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
-    """The inverse: all of them with the prefix before their names."""
+    """Return the inverse: all of them with the prefix before their names."""
     return {prefix + name: value for name, value in tensors.items()}

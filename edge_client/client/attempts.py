@@ -66,7 +66,7 @@ class Attempts:
         self._guarded(job, task, lambda: self.take_part(task, job))
 
     def send_left_over(self) -> None:
-        """A result that was finished before this process started; the server may have it already."""
+        """Send a result that was finished before this process started; the server may have it already."""
         for job in self.store.jobs():
             task = job.task()
             if task is not None and job.update() is not None:
@@ -75,7 +75,7 @@ class Attempts:
     # --- done ---
 
     def take_part(self, task: Task, job: JobStore) -> Receipt:
-        """Train, and send what comes of it."""
+        """Train, and send the result."""
         if self.check_ins.only_sums and task.sum is None:
             raise TrainingError(f"{task.job_name} shows updates to its server, and this device joined with --only-sums")
         task = job.begin(task)
@@ -113,7 +113,7 @@ class Attempts:
         return receipt
 
     def _add(self, task: Task, job: JobStore) -> Receipt:
-        """The result goes into a sum."""
+        """Add the result to a secure sum."""
         from .secure_sum import Adding
 
         key = self.store.key()
@@ -159,7 +159,7 @@ class Attempts:
             self.waits.after_success(receipt.wait)
 
     def _give_back(self, job: JobStore, task: Task, reason: str, traceback: str = "") -> None:
-        """The task is another device's; a traceback is for whoever reads events, and a person reads the reason."""
+        """Give the task back for another device; events have the traceback, and people read the reason."""
         job.finish()
         details = {"task": task.id} | ({"traceback": traceback} if traceback else {})
         self.tell(Event("failed", f"round {task.round} of {task.job_name}: {reason}", details))

@@ -53,7 +53,7 @@ class CheckIns:
         )
 
     def most_memory(self) -> int | None:
-        """The most memory that it took up to now; None where the system does not tell."""
+        """Return the most memory that it took up to now; None where the system does not report it."""
         with suppress(OSError, SpryError):
             most = max(resident("VmHWM"), self.resident_bytes or 0)  # a round sets the system's mark back
             self.resident_bytes = most

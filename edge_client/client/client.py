@@ -73,7 +73,7 @@ class Client:
         holdout: the share of the data that is kept for evaluation.
         columns: what holds texts and labels; found by the names that data sets commonly have where left out.
         only_sums: take part where the server learns sums of updates alone.
-        on_event: hears what happens.
+        on_event: takes the events.
         on_idle: called before a long wait, once a runtime has been loaded. What is worth keeping is on disk, so that it
             may end the process, and another go on with `run(idle=...)`.
         transport: how requests travel.
@@ -176,7 +176,7 @@ class Client:
         self.server.close()
 
     def _turn(self) -> bool:
-        """One check-in and what comes of it; False when there was nothing to do."""
+        """Check in once and do the task; False when there was nothing to do."""
         refusal = self.conditions.refusal()
         if refusal is not None:
             self._waits.wait(refusal.seconds, refusal.reason, at_most_late=MOST_LATE)

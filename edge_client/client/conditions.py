@@ -79,7 +79,7 @@ class Machine:
     _network: _Asked = field(default_factory=_Asked, init=False, repr=False, compare=False)
 
     def power(self) -> Power:
-        """A machine without a battery runs on mains."""
+        """Return the power source; a machine without a battery runs on mains."""
         if not self.supplies.is_dir():
             return "unknown"
         batteries: list[str] = []
@@ -166,7 +166,7 @@ class Conditions:
         return self.metered if detected is None else detected
 
     def memory(self) -> int | None:
-        """The bytes that training may take now; None where neither user nor system says."""
+        """Return the bytes that training may take now; None where neither user nor system says."""
         known = [value for value in (self.machine.free_memory(), self.max_memory) if value is not None]
         return min(known, default=None)
 

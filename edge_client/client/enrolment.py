@@ -20,7 +20,7 @@ def enrol(server: Server, store: DeviceStore, token: str | None, name: str, tell
         store: keeps them.
         token: to enrol with; not needed by a device that has.
         name: what the server shows for this device.
-        tell: hears of it.
+        tell: takes the event.
     """
     identity = store.identity()
     if identity is None:
@@ -51,7 +51,7 @@ def _enrolled(server: Server, store: DeviceStore, token: str | None, name: str, 
 
 
 def _with_key(server: Server, store: DeviceStore, identity: Enrolled) -> Enrolled:
-    """A key in place of the secret of an earlier version; a server of an earlier version goes on by the secret."""
+    """Send a key in place of the secret of an earlier version; a server of an earlier version goes on by the secret."""
     key = device_key(identity.device, store.make_key())
     _identify(server, store, identity)
     try:

@@ -46,7 +46,7 @@ class Writer:
         return self._generator.text(prompt, config)
 
     def tokens(self, messages: Sequence[Message]) -> list[int]:
-        """The tokens of a conversation, up to where the next answer begins."""
+        """Return the tokens of a conversation, up to where the next answer begins."""
         return self._generator.encoded(self.template.render(messages, add_generation_prompt=True), special=False)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ class BundleLoader:
         publisher: whose bundles alone are taken; None: all.
         threads: that a runtime may use; 0 leaves it to the runtime.
         device: where programs run.
-        tell: hears of downloads.
+        tell: takes the events of downloads.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class BundleLoader:
         self._open: tuple[tuple[str, str], TrainingSession] | None = None
 
     def session_for(self, task: Task, memory: int | None = None) -> TrainingSession:
-        """The task's bundle with its runtime, which is tried in that much memory."""
+        """Open the task's bundle with its runtime, which is tried in that much memory."""
         wanted = task.bundle, task.runtime
         if self._open is None or self._open[0] != wanted:
             self.close()
@@ -73,7 +73,7 @@ class BundleLoader:
         return self._open[1]
 
     def _try(self, session: TrainingSession, name: str, memory: int | None) -> None:
-        """A runtime that gives wrong results is offered no more; what took it on is given back."""
+        """Try a runtime once; one that gives wrong results is offered no more, and its task is given back."""
         try:
             try_once(session.bundle.folder, session.manifest, session.runtime_name, session.runtime, memory)
         except WrongResults as error:

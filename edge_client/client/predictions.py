@@ -44,7 +44,7 @@ def predict(
 
 
 def find_job(store: DeviceStore, wanted: str | None) -> tuple[JobStore, KnownJob]:
-    """The job that was asked for, by id or name, or the one that this device took part in last."""
+    """Find the job that was asked for, by id or name, or the one that this device took part in last."""
     known = [(job, about) for job in store.jobs() if (about := job.about) is not None]
     for job, about in known:
         if wanted in (None, about.id, about.name):
@@ -56,7 +56,7 @@ def find_job(store: DeviceStore, wanted: str | None) -> tuple[JobStore, KnownJob
 
 
 def open_bundle(store: DeviceStore, about: KnownJob) -> Bundle:
-    """The bundle of a job that this device took part in."""
+    """Open the bundle of a job that this device took part in."""
     folder = store.bundle(about.bundle)
     if not (folder / FILE_NAME).is_file():
         raise StoreError(f"the bundle of {about.name} is not there any more: take part in a round again (spry join)")
@@ -82,7 +82,7 @@ def open_bench(store: DeviceStore, about: KnownJob, bundle: Bundle, threads: int
 
 
 def kept_weights(kept: JobStore, about: KnownJob, bundle: Bundle, *, personal: bool) -> Weights:
-    """The newest global weights that this device has, or those that it trained last."""
+    """Return the newest global weights that this device has, or those that it trained last."""
     if not personal:
         newest = kept.weights(about.bundle)
         return bundle.initial_adapter() if newest is None else newest.weights

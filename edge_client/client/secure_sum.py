@@ -1,4 +1,4 @@
-"""A device's way through a sum: it says what each stage asks, waits for the others, and goes on after a crash."""
+"""A device's way through a sum: it sends what each stage asks for, waits for the others, and goes on after a crash."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Adding:
         job: where the update, and what was said of it, is kept.
         key: the device's own secret key.
         pause: waits some seconds.
-        tell: hears what happens.
+        tell: takes the events.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Adding:
         self._server.send_message(self._task.id, "card", self._member.card())
 
     def step(self) -> Receipt | None:
-        """One look at where the sum stands, and what comes of it; a receipt when nothing more is asked."""
+        """Look once at the state of the sum and take the next step; return a receipt when nothing more is asked."""
         view = View.decoded(self._server.sum(self._task.id))
         if view.stage == "over":
             return Receipt(view.wait)

@@ -75,5 +75,5 @@ class DataValidation:
 
 
 def _in_one_line(text: str) -> str:
-    """A text that a server takes: what a row holds may be anything."""
+    """Shorten a text to one line that a server takes: a row may hold anything."""
     return "".join(mark if mark.isprintable() else "?" for mark in text)[:_LONGEST_REASON]

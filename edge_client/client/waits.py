@@ -9,9 +9,9 @@ from collections.abc import Callable
 from edge_client.events import Event, Tell
 
 IDLE_SECONDS = 5.0
-"""A wait of this length is worth giving the runtime's memory back."""
+"""The seconds from which on a wait is worth giving the runtime's memory back."""
 LONG_SECONDS = 20.0
-"""One of this length is worth giving back what a runtime leaves in the process that loaded it."""
+"""The seconds from which on a wait is worth giving back what a runtime leaves in the process that loaded it."""
 SHORTEST = 0.2
 FAILURE, LONGEST_FAILURE = 5.0, 3600.0
 MOST_LATE = 60.0
@@ -46,7 +46,7 @@ class Waits:
         self._before_long = before_long
 
     def wait(self, asked: float, reason: str = "", *, at_most_late: float = math.inf) -> None:
-        """Wait about as long as asked; devices that were told the same must not come back together.
+        """Wait about as long as asked; devices with the same wait must not come back together.
 
         `at_most_late` bounds the seconds by which a wait may be longer than asked, for windows that must not be missed.
         """
@@ -69,7 +69,7 @@ class Waits:
         self.pause(seconds)
 
     def after_failure(self) -> None:
-        """The longer the more tasks have failed since one succeeded."""
+        """Wait after a failure, the longer the more tasks have failed since one succeeded."""
         self.failures += 1
         self.wait(min(FAILURE * 2 ** min(self.failures - 1, 12), LONGEST_FAILURE))
 

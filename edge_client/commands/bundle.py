@@ -90,7 +90,7 @@ def _is_whole(bundle: Bundle, there: Path) -> bool:
 
 
 def _send(folder: Path, files: list[str], there: str) -> None:
-    """The manifest last: where it is, all is. A password for the place is taken from ~/.netrc."""
+    """Send the manifest last: where it is, all is. A password for the place is taken from ~/.netrc."""
     with httpx.Client(timeout=_SECONDS) as client:
         for path in [*files[1:], files[0]]:
             try:

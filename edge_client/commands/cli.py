@@ -113,7 +113,7 @@ class LazyGroup(TyperGroup):
         return name, self._loaded(ctx) or placeholder, rest
 
     def _loaded(self, ctx: Any) -> Any:
-        """The subcommand itself; while a shell completes its words, nothing where a library is missing."""
+        """Load the subcommand itself; while a shell completes its words, nothing where a library is missing."""
         try:
             return load(self.called) if self.called else None
         except ImportError:
@@ -154,7 +154,7 @@ def spry(
 
 
 def build() -> Any:
-    """The command tree: the options of `spry` itself and one placeholder per installed subcommand."""
+    """Build the command tree: the options of `spry` itself and one placeholder per installed subcommand."""
     app = typer.Typer(cls=LazyGroup, rich_markup_mode=None)
     app.callback(invoke_without_command=True)(spry)
     for name, entry in sorted(installed().items()):

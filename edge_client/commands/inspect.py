@@ -41,7 +41,7 @@ def command(
 
 
 def report(manifest: Manifest) -> str:
-    """The manifest with every offered cut of every runtime, as JSON."""
+    """Return the manifest with every offered cut of every runtime, as JSON."""
     fields = msgspec.json.decode(write(manifest))
     fields["cuts"] = {name: msgspec.to_builtins(_offers(manifest, name)) for name in sorted(manifest.runtimes)}
     return msgspec.json.format(msgspec.json.encode(fields), indent=1).decode()

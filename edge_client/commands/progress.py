@@ -38,7 +38,7 @@ class Progress(Protocol):
         ...
 
     def advance(self, what: str) -> None:
-        """One step of the stage is done."""
+        """Count one step of the stage as done."""
         ...
 
 

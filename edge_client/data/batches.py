@@ -67,7 +67,7 @@ class Batches:
         return len(range(0, len(self._examples), self.encoder.batch))
 
     def at(self, step: int) -> Batch:
-        """The batch of a step of the round."""
+        """Return the batch of a step of the round."""
         epoch, position = divmod(step, len(self))
         number = position if epoch == 0 else shuffled(len(self), self._seed, epoch)[position]
         start = number * self.encoder.batch
@@ -84,7 +84,7 @@ def in_order(examples: Sequence[Example], encoder: TextEncoder, encode: Encode) 
 
 
 def shuffled(count: int, seed: int, epoch: int) -> list[int]:
-    """The numbers below `count` in an order of this seed and pass.
+    """Return the numbers below `count` in an order of this seed and pass.
 
     Sorted by a hash of each: unlike a generator's methods, the same in every version of every library.
     """

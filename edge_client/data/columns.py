@@ -76,7 +76,7 @@ def known_names(asked: Columns) -> set[str]:
 
 
 def for_device(source: Source, wanted: Sequence[str], asked: Columns, *, converses: bool) -> Source:
-    """A device's rows by the names that its task reads; as they are, where they have these or no usual ones."""
+    """Rename a device's rows to what its task reads; they stay as they are with these names or no usual ones."""
     names = names_in(source)
     if not any(asked) and all(name in names for name in (wanted[0], LABEL) if name in wanted):
         return source
@@ -85,11 +85,11 @@ def for_device(source: Source, wanted: Sequence[str], asked: Columns, *, convers
     except DataError:
         if any(asked):
             raise
-        return source  # what a row lacks is told with its place
+        return source  # a row's missing fields are reported with its place
 
 
 def names_in(source: Source) -> Sequence[str]:
-    """The columns of the first rows, with those of objects within them."""
+    """Return the columns of the first rows, with those of objects within them."""
     rows = (spread(located.row) for located in source.rows() if located.row is not None)
     return list(dict.fromkeys(str(name) for row in islice(rows, _FIRST) for name in row))
 

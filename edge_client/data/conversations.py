@@ -71,7 +71,7 @@ _BETWEEN = "\n\n"
 
 
 def shape_of(names: Collection[str]) -> RowShape | None:
-    """The shape of a row with these fields; None where it has none."""
+    """Return the shape of a row with these fields; None where it has none."""
     return next((shape for shape in _SHAPES if shape.is_of(names)), None)
 
 
@@ -103,7 +103,7 @@ def require_known(row: Row) -> None:
 
 
 def known_row(row: Row, *, has_template: bool) -> Row:
-    """The row as `messages`, `prompt` and `completion`, or `text`; one of no shape as it is."""
+    """Return the row as `messages`, `prompt` and `completion`, or `text`; one of no shape as it is."""
     given = {name: value for name, value in row.items() if value is not None}
     shape = shape_of(given)
     if shape is None:
@@ -139,7 +139,7 @@ def _messages(value: object, field: str) -> list[Any]:
 
 
 def _message(number: int, value: Any) -> Any:
-    """One of `from` and `value` by role and content; others as they are."""
+    """Turn one of `from` and `value` into role and content; others stay as they are."""
     fields = cast("dict[str, Any]", value if isinstance(value, dict) else {})
     if "from" not in fields or "role" in fields:
         return cast("object", value)

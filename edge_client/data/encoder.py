@@ -67,7 +67,7 @@ class TextEncoder:
         return self.arranged(ids, [encoding.type_ids for encoding in encodings])._replace(encodings=encodings)
 
     def arranged(self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] = ()) -> Encoded:
-        """A batch of tokens, at most `length` of each example."""
+        """Return a batch of tokens, at most `length` of each example."""
         if not 1 <= len(ids) <= self.batch:
             raise ProgramInputError(f"expected 1 to {self.batch} texts, got {len(ids)}")
         columns = {
@@ -80,7 +80,7 @@ class TextEncoder:
         return Encoded({name: columns[name] for name in self._inputs}, weight, ())
 
     def cut(self, text: str) -> Encoding:
-        """A text's first tokens, as many as there is room for, with those that a tokenizer adds."""
+        """Return a text's first tokens, as many as there is room for, with those that a tokenizer adds."""
         with self._settled() as tokenizer:
             return _require_tokens(tokenizer.encode(text), text)
 
@@ -101,7 +101,7 @@ class TextEncoder:
 
     @contextmanager
     def _settled(self, *, cuts: bool = True) -> Generator[Tokenizer]:
-        """The caller's tokenizer with this encoder's settings meanwhile; a copy would be megabytes of words."""
+        """Lend the caller's tokenizer with this encoder's settings; a copy would be megabytes of words."""
         tokenizer = self._tokenizer
         settings: Any = tokenizer  # the library leaves open what its dictionaries hold
         with _SETTLING:

@@ -113,7 +113,7 @@ class Examples(Sequence[Example]):
         return hashlib.sha256(self._digests.tobytes()).hexdigest()[:32]
 
     def split(self, holdout: float, seed: int = 0) -> tuple[Examples, Examples]:
-        """The rows to train on and those held back: a row's content decides, wherever it stands and whatever is added.
+        """Return the rows to train on and those held back: a row's content decides, whatever is added.
 
         Of two rows or more, each part has at least one.
         """
@@ -133,7 +133,7 @@ class Examples(Sequence[Example]):
 
 
 def examples_for(source: Source, check: Check, *, bad_rows: BadRows = "refuse") -> Examples:
-    """The rows as examples; `skip` leaves out those that cannot be used, `refuse` gives up at the first."""
+    """Turn the rows into examples; `skip` leaves out those that cannot be used, `refuse` gives up at the first."""
     places, digests = array("q"), array("Q")
     count, first = 0, list[str]()
     for place, at, row, broken in source.rows():
@@ -162,7 +162,7 @@ def examples_for(source: Source, check: Check, *, bad_rows: BadRows = "refuse") 
 
 
 def text_of(row: Row, field: str) -> str:
-    """A field of a row that must hold a text."""
+    """Return a field of a row that must hold a text."""
     value = row.get(field)
     if value is None:
         raise BadRow(f"has no {field}; its fields are {', '.join(map(str, row))[:200] or 'none'}")
@@ -185,6 +185,6 @@ def _digest(row: Row) -> int:
 
 
 def _mix(digest: int, seed: int) -> float:
-    """A number from 0 to less than 1."""
+    """Return a number from 0 to less than 1."""
     data = hashlib.blake2b(digest.to_bytes(8, "little"), digest_size=6, key=str(seed).encode()).digest()
     return int.from_bytes(data, "little") / 2**48

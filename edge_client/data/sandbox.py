@@ -172,7 +172,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _dictionary(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    """The class itself would show more."""
+    """Build a dictionary for templates: the class itself would expose more."""
     return dict(*args, **kwargs)
 
 
@@ -260,7 +260,7 @@ class Budget(threading.local):
     # --- what a template does ---
 
     def each(self, values: Iterable[Any]) -> Iterator[Any]:
-        """A loop's values, each a step."""
+        """Yield a loop's values, each a step."""
         for value in values:
             self.step()
             yield value
@@ -280,7 +280,7 @@ class Budget(threading.local):
     def call(
         self, name: str, owner: Any, work: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
     ) -> Any:
-        """A method, a filter, a function; `owner` is what it is of, or its first argument."""
+        """Call a method, a filter or a function; `owner` is the object that it is of, or its first argument."""
         self.step()
         given = [*args, *named.values()]
         if name in _METHODS:
@@ -318,7 +318,7 @@ class Budget(threading.local):
 
 
 def guarded(budget: Budget, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that pays for what it does."""
+    """Wrap a filter so that it pays for what it does."""
     at = 1 if hasattr(work, "jinja_pass_arg") else 0
 
     @wraps(work)

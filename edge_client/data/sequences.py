@@ -34,7 +34,7 @@ class Sequenced(NamedTuple):
 
 
 def sequence_of(example: Example, encoder: TextEncoder) -> Sequenced:
-    """An example with those that follow it."""
+    """Return an example with those that follow it."""
     ids, labels = list[int](), list[int]()
     for one in (example, *example.following):
         part = _alone(one, encoder)
@@ -60,7 +60,7 @@ def _alone(example: Example, encoder: TextEncoder) -> Sequenced:
 
 
 def stretch(learnt: NDArray[np.bool_], length: int, *, opened: bool) -> NDArray[np.int64]:
-    """The places of at most so many tokens in a row, with the most that are learnt; `opened`: the first one stays."""
+    """Return the places of at most so many tokens, with the most that are learnt; if `opened`, the first stays."""
     places = np.arange(len(learnt))
     if len(learnt) <= length:
         return places

@@ -79,7 +79,7 @@ USUAL = "text", "question", "messages", "prompt", "conversations", "conversation
 
 
 def open_data(data: Path | str | Iterable[Row], known: Collection[str] = USUAL) -> Source:
-    """A table with one of the known columns (by its name's end), JSON lines or a JSON list, or rows in memory."""
+    """Open a table with one of the known columns (by its name's end), JSON lines or a JSON list, or rows in memory."""
     if not isinstance(data, Path | str):
         return RowSource(data)
     path = Path(data)
@@ -268,7 +268,7 @@ def _between(file: BinaryIO) -> str:
 
 
 def _line(file: BinaryIO) -> bytes:
-    """The next line; of one that is too long a part that shows it, and the rest is passed over."""
+    """Read the next line; of one that is too long a part that shows it, and the rest is passed over."""
     line = file.readline(LONGEST_LINE + 1)
     last = line
     while len(last) == LONGEST_LINE + 1 and not last.endswith(b"\n"):

@@ -88,7 +88,7 @@ class Template:
         return cls(source or "", tokens)
 
     def written(self) -> bytes:
-        """A part of what Hugging Face calls `tokenizer_config.json`."""
+        """Return a part of what Hugging Face calls `tokenizer_config.json`."""
         fields = dict(sorted(self.tokens.items())) | ({"chat_template": self.source} if self.source else {})
         return msgspec.json.format(msgspec.json.encode(fields), indent=1) + b"\n"
 
@@ -108,14 +108,14 @@ class Template:
         return tuple(sorted({one for one in constants if isinstance(one, str)} | plain))
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
-        """The conversation's text; with what asks for the next answer at its end, if it is to be generated.
+        """Render the conversation's text; with what asks for the next answer at its end, if it is to be generated.
 
         It has all special tokens in it: the tokenizer is to add none.
         """
         return self._rendered(messages, add_generation_prompt, mark="")
 
     def chat(self, messages: Sequence[Message]) -> Chat:
-        """The conversation's text, and which parts of it are answers."""
+        """Return the conversation's text, and which parts of it are answers."""
         turns = [i for i, message in enumerate(messages) if message.get("role") == ANSWERING]
         if not turns:
             raise DataError(f"has no message of the role {ANSWERING!r}: there is nothing to learn; add the answer")
@@ -252,7 +252,7 @@ def _around(mark: str, text: str) -> tuple[str, str]:
 
 
 def _token(value: Any) -> str:
-    """A special token, of which a tokenizer's configuration may tell more than its text."""
+    """Return a special token's text, for which a tokenizer's configuration may have more fields."""
     content: Any = cast("dict[str, Any]", value).get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else ""
 

@@ -61,12 +61,12 @@ def turns_of(template: Template) -> TurnsSpec | None:
 
 
 def written(turns: TurnsSpec, messages: Sequence[Message], *, asks: bool = False) -> str:
-    """A conversation's text; `asks`: with what asks for the next answer, where the user spoke last."""
+    """Write a conversation's text; `asks`: with what asks for the next answer, where the user spoke last."""
     return _written(dated(turns), messages, asks=asks)[0]
 
 
 def chat(turns: TurnsSpec, messages: Sequence[Message]) -> Chat:
-    """A conversation's text, and where its answers stand."""
+    """Write a conversation's text, and return where its answers are."""
     return _chat(dated(turns), messages)
 
 
@@ -129,7 +129,7 @@ def _written(turns: TurnsSpec, messages: Sequence[Message], *, asks: bool) -> tu
 
 
 def _answer(thoughts: ThoughtsSpec, content: str, *, is_last: bool) -> str:
-    """An answer as it stands, with its thoughts or without them."""
+    """Return an answer as it is written, with its thoughts or without them."""
     thought, closed, _ = content.partition(thoughts.closes)
     if closed:
         content = content.rpartition(thoughts.closes)[2].lstrip(thoughts.strips)
@@ -248,7 +248,7 @@ def _learnt(template: Template, messages: Sequence[Message]) -> Chat | None:
 
 
 def _taught(conversation: Chat) -> Chat | None:
-    """One with an answer that has nothing to learn is refused."""
+    """Return the conversation; None if one of its answers has nothing to learn."""
     return conversation if all(start < stop for start, stop in conversation.answers) else None
 
 

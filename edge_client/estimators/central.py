@@ -61,5 +61,5 @@ class Central(ScalarEstimator):
         return (above + below) / 2, (above - below) / np.float32(2 * sigma)
 
     def reported(self, batch: Batch, loss: Array, slopes: Array) -> ScalarReport:
-        """The head's part of the slopes is in the units'."""
+        """Report the slopes, which have the head's part, with zeros as the head's own."""
         return self.told(batch, loss, slopes, head_jvp=np.zeros_like(slopes) if self.manifest.head else None)

@@ -51,23 +51,23 @@ class DirectedEstimator(Estimator):
         return self._drawn[1]
 
     def within(self, batch: Batch, iteration: int) -> dict[str, Array]:
-        """A step's directions, without what lies at padded tokens of its batch."""
+        """Return a step's directions, without those at padded tokens of its batch."""
         return without_padding(self.directions(iteration), self.manifest, batch.tokens["attention_mask"])
 
     def estimated(self, report: ScalarReport, iteration: int) -> Weights:
-        """The gradient that a step's numbers make along its directions."""
+        """Compute the gradient that a step's numbers make along its directions."""
         return combine(report, {**self.directions(iteration), **self.moved}, self.manifest, self.training)
 
 
 class ScalarEstimator(DirectedEstimator):
-    """One whose step is numbers along its directions, so that mode iteration can send them instead."""
+    """An estimator whose step is numbers along its directions, so that mode iteration can send them instead."""
 
     @abstractmethod
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:
         """Compute what mode iteration sends of a step."""
 
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
-        """The estimate that the step's numbers make along its directions."""
+        """Compute the estimate that the step's numbers make along its directions."""
         report = self.report(batch, weights, iteration)
         gradients = self.estimated(report, iteration)
         if report.head_gradient is not None:

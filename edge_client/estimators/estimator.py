@@ -70,7 +70,7 @@ class Estimator(ABC):
 
     @classmethod
     def settled(cls, training: Training) -> Training:
-        """A job's settings with those that this estimator leaves no choice of."""
+        """Settle the settings that this estimator leaves no choice of."""
         return training
 
     @classmethod
@@ -96,7 +96,7 @@ class Estimator(ABC):
 
     @classmethod
     def exact_from(cls, manifest: Manifest, training: Training, cut: int) -> int | None:  # noqa: ARG003 -- has none
-        """The segment that a step from a cut goes back to; None where it does not go back."""
+        """Return the segment that a step from a cut goes back to; None where it does not go back."""
         return None
 
     @classmethod
@@ -128,7 +128,7 @@ class Estimator(ABC):
 
     @abstractmethod
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
-        """The loss and the gradient of one step."""
+        """Compute the loss and the gradient of one step."""
 
     def own(self, gradients: Weights) -> Weights:
         """Keep the gradients of what the task trains: a backward pass meets other clients' units too."""
@@ -142,5 +142,5 @@ def mean_loss(loss: Array, batch: Batch) -> float:
 
 
 def trained(manifest: Manifest, task: Task) -> set[str]:
-    """The parameters that a task moves: its units' and the head's."""
+    """Return the parameters that a task moves: its units' and the head's."""
     return {parameter.name for parameter in manifest.trained_with(task.units)}

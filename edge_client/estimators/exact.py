@@ -26,10 +26,10 @@ class ExactGradient(Estimator):
 
     @classmethod
     def in_passes(cls, training: Training, *, tangents: float, behind: float) -> float:  # noqa: ARG003
-        """A pass, and the way back to the first block that is trained."""
+        """Count a pass, and the way back to the first block that is trained."""
         return 1 + REVERSE * behind
 
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:  # noqa: ARG002 -- draws nothing
-        """The loss and the true gradient of one step."""
+        """Compute the loss and the true gradient of one step."""
         exact = self.passes.exact(batch, weights)
         return Estimate(mean_loss(exact.loss, batch), self.own(exact.gradients))

@@ -20,12 +20,12 @@ class Forward(ScalarEstimator):
 
     @classmethod
     def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:
-        """The prefix as it is, and tangents from the cut on."""
+        """Return the prefix as it is, and tangents from the cut on."""
         return [*chain.prefix(cut), *chain.suffix(cut, scalar=training.head != "exact")]
 
     @classmethod
     def in_passes(cls, training: Training, *, tangents: float, behind: float) -> float:  # noqa: ARG003
-        """A pass, and one more over what each direction goes through."""
+        """Count a pass, and one more over what each direction goes through."""
         return 1 + TANGENT * tangents
 
     def report(self, batch: Batch, weights: Weights, iteration: int) -> ScalarReport:

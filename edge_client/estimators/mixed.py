@@ -26,12 +26,12 @@ class Mixed(DirectedEstimator):
 
     @classmethod
     def settled(cls, training: Training) -> Training:
-        """The way back begins at the head."""
+        """Settle the head's gradient as exact: the backward pass begins there."""
         return replace(training, head="exact")
 
     @classmethod
     def joined(cls, manifest: Manifest, training: Training, units: Sequence[int]) -> tuple[int, ...]:
-        """The way back through the last blocks finds the gradients of all units there."""
+        """Add all units of the last blocks, whose gradients the backward pass computes."""
         end = exact_cut(manifest, 0, training.exact_blocks)
         late = (number for number, unit in enumerate(manifest.units) if first_use(manifest, unit) >= end)
         return tuple(sorted({*units, *late}))
@@ -43,16 +43,16 @@ class Mixed(DirectedEstimator):
 
     @classmethod
     def programs(cls, chain: Chain, training: Training, cut: int) -> list[ProgramSpec]:
-        """The prefix as it is, tangents from the cut on, and the last segments forward and in reverse."""
+        """Return the prefix as it is, tangents from the cut on, and the last segments forward and in reverse."""
         return chain.mixed(cut, cls.exact_from(chain.manifest, training, cut))
 
     @classmethod
     def in_passes(cls, training: Training, *, tangents: float, behind: float) -> float:  # noqa: ARG003
-        """A pass, one more over what each direction goes through, and the way back through the last blocks."""
+        """Count a pass, one more over what each direction goes through, and the way back through the last blocks."""
         return 1 + TANGENT * tangents + REVERSE * behind
 
     def gradient(self, batch: Batch, weights: Weights, iteration: int) -> Estimate:
-        """The loss, the true gradients of the head and of the last units, and the estimate of the others'."""
+        """Compute the loss, the true gradients of the head and of the last units, and the estimate of the others'."""
         step = self.passes.mixed(batch, weights, self.within(batch, iteration))
         self.moved = step.moved
         report = self.told(batch, step.loss, step.jvp)

@@ -30,7 +30,7 @@ ESTIMATORS = plugins.Registry[type[Estimator]](
 
 
 def kind_of(training: Training) -> type[Estimator]:
-    """The estimator that a job names."""
+    """Return the estimator that a job names."""
     return ESTIMATORS.find(training.estimator)
 
 

@@ -26,7 +26,7 @@ class Asked(NamedTuple):
 
 
 def asked_by(example: Example) -> Asked | None:
-    """The last answer of a row with what comes before it; None where a row has no question."""
+    """Return the last answer of a row with what comes before it; None where a row has no question."""
     if not example.learnt or not example.learnt[-1][0]:
         return None
     start, stop = example.learnt[-1]
@@ -63,7 +63,7 @@ def _written(generator: Generator, asked: Sequence[Asked]) -> Iterator[tuple[str
 
 
 def rouge_l(written: str, known: str) -> float:
-    """The harmonic mean of the shares of words that the longest common subsequence has of both texts (ROUGE-L)."""
+    """Compute the harmonic mean of the longest common subsequence's shares of the words of both texts (ROUGE-L)."""
     ours, theirs = _words(written), _words(known)
     common = _longest_common(ours, theirs)
     return 2 * common / (len(ours) + len(theirs)) if common else float(not ours and not theirs)
@@ -74,7 +74,7 @@ def _words(text: str) -> list[str]:
 
 
 def _longest_common(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest sequence of words that both have in this order."""
+    """Compute the length of the longest sequence of words that both have in this order."""
     lengths = [0] * (len(second) + 1)
     for word in first:
         before = 0

@@ -46,7 +46,7 @@ class _Tokens:
 
 
 class Decoder:
-    """Reads tokens, and says what follows the last of them.
+    """Reads tokens, and predicts what follows the last of them.
 
     Args:
         manifest: what the bundle holds.

@@ -50,7 +50,7 @@ class Generator:
         self._read: list[int] = []
 
     def encoded(self, prompt: str, *, special: bool = True) -> list[int]:
-        """A prompt's tokens; `special` where the tokenizer adds those that begin a text, but none that end one."""
+        """Encode a prompt; `special` where the tokenizer adds the tokens that begin a text, but none that end one."""
         tokens: list[int] = list(self._tokenizer.encode(prompt, add_special_tokens=special).ids)
         while special and tokens and tokens[-1] in self._ends:
             tokens.pop()
@@ -59,12 +59,12 @@ class Generator:
         return tokens
 
     def plain(self, text: str) -> str:
-        """A text without the special tokens that are written in it."""
+        """Return a text without the special tokens that are written in it."""
         ids: list[int] = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         return self._tokenizer.decode(ids, skip_special_tokens=True)
 
     def tokens(self, prompt: Sequence[int], config: GenerationConfig) -> Iterator[int]:
-        """The tokens that follow, without the one that ends the text."""
+        """Yield the tokens that follow, without the one that ends the text."""
         left = self._room(len(prompt), config.max_tokens)
         sampler, seen = Sampler(config.sampling), list(prompt)
         pending = self._unread(prompt)
@@ -77,7 +77,7 @@ class Generator:
             pending, left = [token], left - 1
 
     def text(self, prompt: str | Sequence[int], config: GenerationConfig) -> Iterator[str]:
-        """The text that follows, piece by piece."""
+        """Yield the text that follows, piece by piece."""
         config.check()
         tokens = self.encoded(prompt) if isinstance(prompt, str) else list(prompt)
         self._room(len(tokens), config.max_tokens)
@@ -96,7 +96,7 @@ class Generator:
     def _room(self, prompt: int, wanted: int | None) -> int:
         """Count the tokens that may follow a prompt."""
         length = self.decoder.length
-        room = length + 1 - prompt  # the last is told, and read by nobody
+        room = length + 1 - prompt  # the last is returned, and read by no program
         if room <= 1:
             raise ProgramInputError(
                 f"the prompt has {prompt} tokens, the bundle holds {length} of prompt and answer: shorten it, or "

@@ -75,7 +75,7 @@ class Sampler:
         self._random = SplitMix(secrets.randbits(64) if sampling.seed is None else sampling.seed)
 
     def choose(self, logits: Floats, seen: Collection[int]) -> int:
-        """The next token by the logits of the whole vocabulary, behind the tokens that were seen."""
+        """Choose the next token by the logits of the whole vocabulary, behind the tokens that were seen."""
         scores = processed(logits, seen, self.sampling)
         if self.sampling.temperature == 0:
             return int(scores.argmax())

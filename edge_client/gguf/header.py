@@ -1,4 +1,4 @@
-"""Read what stands before a GGUF file's weights: its settings, its words, and where each tensor lies.
+"""Read the header before a GGUF file's weights: its settings, its words, and where each tensor lies.
 
 Nothing is believed that the file says of itself: every count and length is held against the bytes that are there.
 """
@@ -80,7 +80,7 @@ class GgufHeader:
         return self.needed("general.architecture", str)
 
     def needed(self, key: str, kind: type[T]) -> T:
-        """A setting that the model cannot do without."""
+        """Return a setting that the model cannot do without."""
         value = self.settings.get(key)
         if kind is float and isinstance(value, int):
             value = float(value)
@@ -89,12 +89,12 @@ class GgufHeader:
         return cast("T", value)
 
     def of(self, key: str, default: T) -> T:
-        """A setting of the architecture's own, or what stands for it where the file has none."""
+        """Return a setting of the architecture's own, or what stands for it where the file has none."""
         name = f"{self.architecture}.{key}"
         return self.needed(name, type(default)) if name in self.settings else default
 
     def own(self, key: str, kind: type[T]) -> T:
-        """A setting of the architecture's own that the model cannot do without."""
+        """Return a setting of the architecture's own that the model cannot do without."""
         return self.needed(f"{self.architecture}.{key}", kind)
 
 

@@ -19,20 +19,20 @@ _SHOWN = 5
 
 
 def gguf_in(folder: Path) -> Path | None:
-    """The one GGUF file that a folder stands for; None where it has none."""
+    """Return the one GGUF file that a folder stands for; None where it has none."""
     if (found := _files(folder.glob(f"*{SUFFIX}"))) or (found := list(_of_ollama(folder))):
         return _one(folder, found)
     return None
 
 
 def gguf_below(folder: Path) -> Path | None:
-    """The one GGUF file in a folder or anywhere below it."""
+    """Return the one GGUF file in a folder or anywhere below it."""
     found = _files(folder.rglob(f"*{SUFFIX}"))
     return _one(folder, found) if found else None
 
 
 def gguf_at(path: Path) -> Path | None:
-    """The GGUF file that a path to a file stands for: itself, or what a manifest of Ollama's names; else None."""
+    """Return the GGUF file that a file stands for: itself, or the one that a manifest of Ollama's names; else None."""
     if path.suffix == SUFFIX or is_gguf(path):
         _refuse_part(path)
         return path
@@ -69,7 +69,7 @@ def _of_ollama(folder: Path) -> Iterator[Path]:
 
 
 def _blob(manifest: Path) -> Path:
-    """The file with the weights that a manifest of Ollama's names."""
+    """Return the file with the weights that a manifest of Ollama's names."""
     try:
         layers = json.loads(manifest.read_text())["layers"]
         kinds = {layer["mediaType"]: str(layer["digest"]) for layer in layers}

@@ -91,7 +91,7 @@ _GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\
 
 
 def name_of(pattern: Pattern) -> str | None:
-    """The first of a pattern's names, whether or not a text begins with a token; None where llama.cpp knows none."""
+    """Return the first of a pattern's names, whether or not a text begins with a token; None if llama.cpp has none."""
     known = (name for name, one in PATTERNS.items() if name not in _LATE and one[:3] == pattern[:3])
     return next(known, None)
 
@@ -124,7 +124,7 @@ class GgufWords:
             )
 
     def _list(self, key: str, kind: type[T]) -> list[T]:
-        """One of the tokenizer's lists; empty where the file has none."""
+        """Return one of the tokenizer's lists; empty where the file has none."""
         found: object = self._header.settings.get(f"tokenizer.ggml.{key}", [])
         if not isinstance(found, list) or not all(isinstance(one, kind) for one in cast("list[object]", found)):
             raise BadGguf(
@@ -233,7 +233,7 @@ class GgufWords:
         ]  # fmt: skip
 
     def _put_around(self, tokenizer: Tokenizer) -> None:
-        """The tokens that begin and end every text."""
+        """Make the tokenizer put the tokens that begin and end every text around it."""
         settings = self._header.settings
         begins = settings.get("tokenizer.ggml.add_bos_token", self.model == PIECES or self.pattern[1].begins)
         names = ("bos_token" if begins else "", "eos_token" if settings.get("tokenizer.ggml.add_eos_token") else "")
@@ -249,7 +249,7 @@ class GgufWords:
 
 
 def _pair(merge: str) -> tuple[str, str]:
-    """The two words of a pair; the first may be a space itself."""
+    """Return the two words of a pair; the first may be a space itself."""
     at = merge.find(" ", 1)
     return (merge[:at], merge[at + 1 :]) if at > 0 else (merge, "")
 

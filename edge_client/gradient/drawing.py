@@ -27,7 +27,7 @@ Draw = Callable[[Manifest, Sequence[int], int, Training, int], dict[str, Floats]
 def step_directions(
     manifest: Manifest, units: Sequence[int], seed: int, training: Training, iteration: int
 ) -> dict[str, Floats]:
-    """The directions of a client's step, [K * rows, *shape] for each parameter, the head's where it takes some.
+    """Draw the directions of a client's step, [K * rows, *shape] for each parameter, the head's where it takes some.
 
     Those of units with bottlenecks are there where examples have directions of their own, and along weights else.
     """
@@ -82,7 +82,7 @@ def without_padding(directions: Mapping[str, Floats], manifest: Manifest, mask: 
 
 
 def combine(report: ScalarReport, drawn: Mapping[str, Floats], manifest: Manifest, training: Training) -> Weights:
-    """The gradient that derivatives along these directions stand for; the head's only where it takes directions."""
+    """Combine derivatives along these directions into a gradient; the head's only where it takes directions."""
     weight = np.zeros(training.rows, np.float32)
     weight[: report.examples] = 1
     head = manifest.head_names

@@ -32,7 +32,7 @@ def directions_for(
     kind: DirectionKind = "normal",
     length: int | None = None,
 ) -> dict[str, Array]:
-    """The directions of these units (by number) in one step: parameter -> [directions * batch, *shape].
+    """Draw the directions of these units (by number) in one step: parameter -> [directions * batch, *shape].
 
     Units left out get none, which a step takes as zero. With `head`, the head's parameters get theirs; the head counts
     as the unit after the last. With the `length` of the texts, directions of units that have bottlenecks are at those,
@@ -63,7 +63,7 @@ def parts(parameters: Iterable[Parameter], flat: Array) -> Iterator[tuple[str, A
 
 
 def estimate(jvp: Array, directions: Arrays, example_weight: ArrayLike | None = None) -> dict[str, Array]:
-    """The gradient of the weighted mean loss, from derivatives [K, batch] and the directions they were taken along."""
+    """Estimate the gradient of the weighted mean loss, from derivatives [K, batch] and their directions."""
     if jvp.ndim != 2:
         raise ProgramInputError(f"jvp must have shape [K, batch], got {list(jvp.shape)}")
     count, batch = jvp.shape

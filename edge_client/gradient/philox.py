@@ -77,7 +77,7 @@ def draw(
     only: Sequence[int] | None = None,
     kind: DirectionKind = "normal",
 ) -> NDArray[np.float32]:
-    """The directions of one unit in one step, as rows ``[directions x examples, size]``.
+    """Draw the directions of one unit in one step, as rows ``[directions x examples, size]``.
 
     Args:
         seed: the step's 64-bit seed.
@@ -136,7 +136,7 @@ def _mix(word: Words, product: Words, key: int, scratch: Words) -> None:
 
 
 def _independent(key: int, unit: int, size: int, streams: Words, kind: DirectionKind) -> NDArray[np.float32]:
-    """A row for each stream, a pair of the counter's words 2 and 3."""
+    """Draw a row for each stream, a pair of the counter's words 2 and 3."""
     step = WEIGHTS_PER_COUNTER[kind]
     rows, positions = streams.shape[1], -(-size // step)
     values = np.empty((rows * positions, step), dtype=np.float32)
@@ -167,7 +167,7 @@ def _hadamard(rows: Words, size: int) -> NDArray[np.float32]:
 
 
 def _generate(key: int, unit: int, streams: Words, positions: int) -> Iterator[tuple[int, list[Words]]]:
-    """The words of all positions of all streams, in chunks, each with the index of its first counter."""
+    """Yield the words of all positions of all streams, in chunks, each with the index of its first counter."""
     total = streams.shape[1] * positions
     for start in range(0, total, CHUNK):
         index = np.arange(start, min(start + CHUNK, total), dtype=np.uint64)

@@ -31,12 +31,12 @@ class Iterations:
     Args:
         task: the device's part.
         bundle: with the initial weights.
-        passes: for the estimator; hears when weights before the cut have moved.
+        passes: for the estimator; called when weights before the cut have moved.
         estimator: must give scalars.
         batches: one for each iteration.
         server: where reports go and records come from.
         store: keeps the newest weights.
-        tell: hears of each iteration.
+        tell: takes each iteration.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """A device's part in one round, from the weights it starts with to a result that the server has accepted.
 
-This hosts the pure round (`edge_client.training.round`): it fetches weights, keeps where the round stands, so that it
+This hosts the pure round (`edge_client.training.round`): it fetches weights, saves the round's state, so that it
 can be left at any point and taken up again, and measures time and memory.
 """
 
@@ -106,7 +106,7 @@ class Participation:
 
 
 class _Progress:
-    """Time a round's training, tell its progress, and save it from time to time."""
+    """Time a round's training, report its progress, and save it from time to time."""
 
     def __init__(self, part: Participation, steps: int) -> None:
         self.seconds = 0.0
@@ -127,7 +127,7 @@ class _Progress:
         return TrainingState(start | saved.weights, saved.optimizer, saved.step, saved.loss, saved.examples)
 
     def took(self, state: TrainingState) -> None:
-        """Take note of a step: add its time, tell it, and save it where it is time to."""
+        """Take note of a step: add its time, report it, and save it where it is time to."""
         self.seconds += time.monotonic() - self._began
         self._state = state
         loss, part = state.loss / state.step, self._part

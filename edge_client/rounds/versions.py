@@ -30,7 +30,7 @@ def newest_kept(store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
 
 
 def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
-    """The version that a task of mode epoch starts from."""
+    """Return the version that a task of mode epoch starts from."""
     kept = newest_kept(store, bundle, task)
     if (kept.version, kept.published) != (task.version, task.published or kept.published):
         kept = downloaded(server, kept, bundle.manifest, task)
@@ -45,7 +45,7 @@ def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> Kept
 def downloaded(server: Server, kept: KeptWeights, manifest: Manifest, task: Task) -> KeptWeights:
     """Fetch what has changed since the kept version, or everything where the server does not know that one.
 
-    A number alone does not say that it is known: a server restored from a backup counts on from an earlier version.
+    A number alone does not prove that it is known: a server restored from a backup counts on from an earlier version.
     """
     is_of_this_line = not (task.published and kept.version) or (kept.published and kept.version != task.version)
     since = kept.version if is_of_this_line else -1
@@ -65,7 +65,7 @@ def largest(manifest: Manifest) -> int:
 
 
 def merged(kept: KeptWeights, answer: Tensors, manifest: Manifest) -> KeptWeights:
-    """The newer version that tensors of the server lead to."""
+    """Return the newer version that tensors of the server lead to."""
     try:
         tensors, _ = parse_tensors(answer.data)
     except ValueError as error:
@@ -86,7 +86,7 @@ def merged(kept: KeptWeights, answer: Tensors, manifest: Manifest) -> KeptWeight
 def applied(
     record: StepRecord, kept: KeptWeights, manifest: Manifest, task: Task
 ) -> tuple[KeptWeights, frozenset[str]]:
-    """The weights after a published step, and the names of those that moved."""
+    """Return the weights after a published step, and the names of those that moved."""
     if record.version <= kept.version:
         return kept, frozenset()
     if record.version != kept.version + 1:

@@ -22,7 +22,7 @@ _KERNELS = ("lib/libexecutorch_kernels_quantized.so", "kernels/quantized/libquan
 
 @cache
 def _library() -> Any:
-    """The extension module itself: `executorch.runtime` around it would import 140 MB more."""
+    """Import the extension module itself: `executorch.runtime` around it would import 140 MB more."""
     try:
         library = import_module("executorch.extension.pybindings._C")
     except ModuleNotFoundError:  # before 1.5

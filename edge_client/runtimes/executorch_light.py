@@ -55,7 +55,7 @@ class LightExecutorchRuntime(PteRuntime):
         return _library.Runtime().load_program(str(path))
 
     def release(self, program: ProgramSpec) -> None:
-        """A file's methods are given back together; those still wanted are loaded again by their next run."""
+        """Release a file's methods together; those still wanted are loaded again by their next run."""
         if (program.file, program.method) in self._loaded:
             self._files.pop(program.file, None)
         super().release(program)

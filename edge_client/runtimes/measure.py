@@ -65,7 +65,7 @@ def measure_programs(folder: Path, runtime: str, timeout: float = 600) -> dict[s
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """The JSON-able result of `work` done in a forked child, whose memory goes with it."""
+    """Return the JSON-able result of `work` done in a forked child, whose memory goes with it."""
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:

@@ -37,7 +37,7 @@ _SIGNED = b".s8"
 
 @cache
 def _share_allocator() -> None:
-    """One arena for all sessions of the process: a chain then needs the memory of its largest program, not the sum."""
+    """Share one arena among all sessions: a chain then needs the memory of its largest program, not the sum."""
     ort.create_and_register_allocator(
         ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT), None
     )

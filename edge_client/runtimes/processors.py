@@ -37,7 +37,7 @@ def named(machine: str, features: Collection[str]) -> Processor:
 
 
 def this_processor() -> Processor:
-    """The name of the machine's own."""
+    """Return the name of the machine's own."""
     try:
         cpuinfo = CPUINFO.read_text()
     except OSError:

@@ -21,7 +21,7 @@ class PteRuntime(Runtime):
 
     @abstractmethod
     def _open(self, path: Path) -> Any:
-        """The library's own view of a file."""
+        """Open a file as the library's own object."""
 
     def _file(self, name: str) -> Any:
         if name not in self._files:
@@ -47,7 +47,7 @@ class PteRuntime(Runtime):
         self._close_unused()
 
     def _close_unused(self) -> None:
-        """An open file takes memory as long as it is referenced."""
+        """Close files that nothing uses: an open one takes memory as long as it is referenced."""
         used = {file for file, _ in self._loaded}
         self._files = {name: opened for name, opened in self._files.items() if name in used}
 

@@ -76,7 +76,7 @@ class Runtime(ABC):
         return _named(program, outputs)
 
     def set_aside(self, program: ProgramSpec) -> None:  # noqa: B027 -- most runtimes load nothing twice
-        """A program that goes backwards does not run again in its step: free what is quickly loaded again."""
+        """Free a program that is quickly loaded again: one that goes backwards does not run again in its step."""
 
     def holds(self, program: ProgramSpec) -> bool:
         """Tell whether a program is loaded."""
@@ -115,7 +115,7 @@ def _key(program: ProgramSpec) -> tuple[str, str]:
 
 
 def _checked(program: ProgramSpec, inputs: Mapping[str, Array]) -> list[Array]:
-    """The inputs in the program's order, contiguous."""
+    """Check the inputs and return them in the program's order, contiguous."""
     expected = {spec.name for spec in program.inputs}
     if expected.symmetric_difference(inputs):
         missing = [spec.name for spec in program.inputs if spec.name not in inputs]
@@ -137,7 +137,7 @@ def _checked_array(program: ProgramSpec, spec: TensorSpec, value: Array) -> Arra
 
 
 def _named(program: ProgramSpec, outputs: Sequence[Array]) -> dict[str, Array]:
-    """The outputs by name; refused where they are not what the manifest says, before anything is computed of them."""
+    """Return the outputs by name; refuse those that are not as in the manifest, before anything is computed of them."""
     if len(outputs) != len(program.outputs):
         raise BundleError(
             f"{program.name} gives {len(outputs)} outputs where its manifest says {len(program.outputs)}; "
@@ -244,13 +244,13 @@ RUNTIMES = plugins.Registry(
 
 
 def command_for(names: Iterable[str]) -> str:
-    """The command that installs the first of the runtimes that is in the table."""
+    """Return the command that installs the first of the runtimes that is in the table."""
     known = [name for name in names if name in RUNTIMES] or [*RUNTIMES]
     return RUNTIMES[known[0]].command()
 
 
 def available() -> list[str]:
-    """The runtimes whose library is installed."""
+    """Return the runtimes whose library is installed."""
     return [name for name, listing in RUNTIMES.items() if listing.installed]
 
 
@@ -270,7 +270,7 @@ def require_publisher(names: Iterable[str], publisher: str | None) -> None:
 
 
 def chosen(wanted: str | None, device: str = CPU) -> list[str]:
-    """The runtimes that this machine can offer: those used unasked, or one by name, and on a GPU those that take it."""
+    """Return the runtimes that this machine can offer: those used unasked, or one by name; those for the GPU on one."""
     if wanted is not None:
         _check(wanted)
     names = unasked() if wanted is None else [wanted] if RUNTIMES[wanted].installed else []

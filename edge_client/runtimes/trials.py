@@ -104,7 +104,7 @@ def _outcome(value: Array) -> OutputSummary:
 
 
 def _short(number: float) -> float:
-    """A number in as many digits as any bound needs."""
+    """Return a number in as many digits as any bound needs."""
     return float(f"{number:.6g}")
 
 

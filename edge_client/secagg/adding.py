@@ -1,4 +1,4 @@
-"""An update as a sum takes it: by how much the head and each unit changed, in a row, and what the report says."""
+"""An update as a sum takes it: by how much the head and each unit changed, in a row, and the report's numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _change(parameters: Sequence[Parameter], own: Weights, start: Weights) -> Ar
 def unmasked(
     moved: Weights, units: Sequence[int], report: Report, cap: int, count: int, scores: Sequence[str]
 ) -> Parts:
-    """The integers of an update, before masks; `moved` is what `changes` gave."""
+    """Encode an update as integers, before masks; `moved` is what `changes` gave."""
     weighs = fixed.weight(report.examples, cap)
     parts: Parts = {part: fixed.encoded(change, weighs, count) for part, change in _by_part(moved, units).items()}
     parts[TOLD] = fixed.told(report, weighs, scores)

@@ -1,7 +1,7 @@
 """Numbers as integers that can be added without a rounding, and whose sum cannot leave its range.
 
 A change travels in 32 bits, so that an update is as long as it would be without: a number of at most `CLIP`, times the
-device's weight, at the finest scale at which the sum over all devices of the round fits. What a report says travels in
+device's weight, at the finest scale at which the sum over all devices of the round fits. A report's numbers travel in
 64 bits. Both wrap around, as masks do.
 """
 
@@ -50,14 +50,14 @@ def cut(change: Array) -> int:
 
 
 def encoded(change: Array, weighs: int, count: int) -> NDArray[np.uint32]:
-    """A flat change with its weight, which stands last."""
+    """Encode a flat change with its weight, which is last."""
     clipped = np.clip(change.astype(np.float64), -CLIP, CLIP)
     whole = np.rint(clipped * (scale(count) * weighs / WHOLE)).astype(np.int64)
     return np.append(whole, weighs).astype(np.uint32)  # modulo 2^32
 
 
 def decoded(total: NDArray[np.uint32], count: int) -> tuple[Array, int]:
-    """The mean change of a sum, and the sum of weights; no change where these cannot be."""
+    """Decode the mean change of a sum, and the sum of weights; no change where these are impossible."""
     weighs = int(total[-1])
     if not 0 < weighs <= count * WHOLE:
         return np.zeros(0, np.float32), weighs
@@ -75,7 +75,7 @@ def told_size(scores: Sequence[str]) -> int:
 
 
 def told(report: Report, weighs: int, scores: Sequence[str]) -> NDArray[np.uint64]:
-    """A report as integers; `scores` are the task's beside what is counted."""
+    """Encode a report as integers; `scores` are the task's beside the counted one."""
     counts = [1, report.examples, report.steps, weighs]
     held = [int(report.held_back > 0), report.held_back, report.right_global, report.right_personal]
     sums = (report.sums_global, report.sums_personal)

@@ -6,7 +6,7 @@
     an end           its own public key, its key of the round, its place, how many units and which (2 bytes each)
 
 The end whose own key is lower in the order of bytes stands first. Nobody signs a key of the round: a lock with one that
-is not its device's fits no other, and neither do the pads and tags that come of it. A key of the round that is opened,
+is not its device's fits no other, and neither do the pads and tags derived from it. A key of the round that is opened,
 as a device vanished, opens none of its locks: that takes its own key too.
 
 Own keys are Ed25519's. X25519 takes the same secret scalar (RFC 8032, 5.1.5), and the same point in the coordinates of

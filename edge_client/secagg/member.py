@@ -1,6 +1,6 @@
-"""A device's part in a sum: what it sends at each stage, and what it refuses to be told.
+"""A device's part in a sum: its messages at each stage, and the answers that it refuses.
 
-Nothing here waits or travels. What was said is kept before it is sent, and said again as it was: a server that shows
+Nothing here waits or travels. A message is kept before it is sent, and sent again as it was: a server that shows
 this device one thing and later another, of the same round, is refused.
 """
 
@@ -43,7 +43,7 @@ class About:
 
 @dataclass(frozen=True)
 class Kept:
-    """The state of a device in a secure sum: what it has drawn and been told, bytes in base64."""
+    """The state of a device in a secure sum: its secrets and what it received, bytes in base64."""
 
     mask: str = field(default_factory=lambda: _text(os.urandom(KEY)))
     seed: str = field(default_factory=lambda: _text(os.urandom(KEY)))
@@ -131,7 +131,7 @@ class Member:
 
     @property
     def noise(self) -> bytes:
-        """The secret that its noise comes of: the same whenever this sum's update is made again."""
+        """Return the secret of its noise: the same whenever this sum's update is made again."""
         return _bytes(self.kept.noise)
 
     @cached_property
@@ -271,7 +271,7 @@ def context_of(job: str, number: int, roster: Roster, terms: bytes = b"") -> byt
 
 
 def add_stream(parts: Parts, seed: bytes, which: Sequence[int] | Mapping[int, Any], sign: int) -> None:
-    """A seed's masks, added to parts or taken from them."""
+    """Add a seed's masks to parts, or take them off."""
     for part in which:
         values = parts[part]
         mask = stream(seed, part, values.size, values.dtype.type)
@@ -295,7 +295,7 @@ def in_order(parts: Sequence[int] | Mapping[int, Any]) -> list[int]:
 
 
 def parted(data: bytes, sizes: Mapping[int, int]) -> Parts:
-    """The inverse of `joined`, where these are the parts' numbers; all of the data."""
+    """Split joined parts again, where these are the parts' numbers; the inverse of `joined`."""
     parts: dict[int, NDArray[Any]] = {}
     at = 0
     for part in in_order(sizes):

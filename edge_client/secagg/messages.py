@@ -154,7 +154,7 @@ def with_length(bits: bytes) -> bytes:
     return len(bits).to_bytes(2, "little") + bits
 
 
-# --- what a device is told -------------------------------------------------------------------------------------------
+# --- answers to a device --------------------------------------------------------------------------------------------
 
 
 class View(NamedTuple):

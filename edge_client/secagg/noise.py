@@ -1,11 +1,11 @@
-"""A device's share of a private sum's noise: whole numbers, which it adds to its update before the masks.
+"""Add a device's share of a private sum's noise: whole numbers, which it adds to its update before the masks.
 
 A sum is opened of `least` devices or more, and the shares of all but one of so many are all the noise that is counted:
 one device may leave its share out, or know it. A device makes its update no longer than the clip, cuts every number off
-to a whole one, which makes none longer, and adds normal numbers, rounded. What rounding can tell is paid by `ROOM`.
+to a whole one, which makes none longer, and adds normal numbers, rounded. What rounding can reveal is paid by `ROOM`.
 
 Let a sum of n devices have shares of deviation s, in whole numbers, and one device move it by d, of length D at most
-in N numbers. What the roundings of all come to is between -n/2 and n/2 in each number, so the privacy loss is never
+in N numbers. The sum of all roundings is between -n/2 and n/2 in each number, so the privacy loss is never
 more than that of a normal sum, whose noise is s times the root of n, plus |d|_1 / s^2, which is sqrt(N) D / s^2 at
 most. (Up to exp(-pi^2 s^2): so near are whole numbers that add up to the same to a smooth density.)
 """

@@ -1,4 +1,4 @@
-"""A secret of 32 bytes in shares, of which a threshold gives it back and fewer say nothing (Shamir).
+"""A secret of 32 bytes in shares, of which a threshold gives it back and fewer reveal nothing (Shamir).
 
 The field is that of the largest prime below 2^256, so that a share is as long as the secret; of 2^248 secrets all but
 one are below it. A device and each holder draw the same pads. The polynomial goes through the secret and through as
@@ -23,27 +23,27 @@ def threshold(members: int, least: int) -> int:
 
 
 def drawn(wide: bytes) -> bytes:
-    """A pad from uniform bytes."""
+    """Draw a pad from uniform bytes."""
     return _bytes(int.from_bytes(wide, "big"))
 
 
 def less(share: bytes, pad: bytes) -> bytes:
-    """Subtract a pad from a share: by itself the result says nothing of the share."""
+    """Subtract a pad from a share: by itself the result reveals nothing of the share."""
     return _bytes(int.from_bytes(share, "big") - int.from_bytes(pad, "big"))
 
 
 def more(dealt: bytes, pad: bytes) -> bytes:
-    """The share that `less` took the pad from."""
+    """Return the share that `less` took the pad from."""
     return _bytes(int.from_bytes(dealt, "big") + int.from_bytes(pad, "big"))
 
 
 def split(secret: bytes, points: Sequence[int], given: Mapping[int, bytes]) -> list[bytes]:
-    """A share for each point, which is a number above 0, where some have theirs; one more gives the secret back."""
+    """Split a secret into a share for each point, a number above 0, where some have theirs; one more gives it back."""
     return [given[point] if point in given else _value({0: secret, **given}, point) for point in points]
 
 
 def joined(shares: Mapping[int, bytes]) -> bytes:
-    """The secret of shares by their points."""
+    """Join the secret from shares by their points."""
     return _value(shares, 0)
 
 

@@ -44,7 +44,7 @@ def agreed(secret: bytes, other: bytes) -> bytes:
 
 
 def mask_seed(secret: bytes, other: bytes, context: bytes) -> bytes:
-    """The seed that two devices share, by the secret key of one and the public key of the other."""
+    """Derive the seed that two devices share, by the secret key of one and the public key of the other."""
     return derived(agreed(secret, other), context, _MASK + b"".join(sorted((public(secret), other))))
 
 

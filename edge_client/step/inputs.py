@@ -45,7 +45,7 @@ class Inputs:
         }
 
     def check_hidden(self, hidden: Array | None, start: int) -> None:
-        """A pass begins on the hidden states that enter its first segment, if anything lies before that."""
+        """Check that a pass begins on the hidden states that enter its first segment, if anything lies before that."""
         if hidden is None and start > 0:
             raise ProgramInputError(
                 f"a pass from {self._chain.segments[start]} on needs the hidden states of its prefix"
@@ -54,7 +54,7 @@ class Inputs:
             raise ProgramInputError(f"hidden states were given, but nothing lies before {self._chain.segments[0]}")
 
     def check_directions(self, directions: Arrays, start: int, *, head: bool, end: int | None = None) -> None:
-        """A direction that no program would read would still enter the estimate of the gradient."""
+        """Refuse a direction that no program would read: it would still enter the estimate of the gradient."""
         first_use = self._chain.first_use
         for name in directions:
             if name in self.head:
@@ -75,7 +75,7 @@ class Inputs:
                 )
 
     def _check_labels(self, labels: Array) -> None:
-        """A label out of range would read past the end of the logits."""
+        """Refuse a label out of range, which would read past the end of the logits."""
         chain, task = self._chain, task_named(self._chain.manifest.model.task)
         logits = next(spec for spec in chain.program(chain.head, PLAIN).outputs if spec.name == "logits")
         limit = task.label_limit(logits.shape, chain.manifest.model)
@@ -105,7 +105,7 @@ class Inputs:
         return value
 
     def _zero(self, shape: tuple[int, ...]) -> Array:
-        """One array serves all parameters of a shape that do not move."""
+        """Return zeros, one array for all parameters of a shape that do not move."""
         if shape not in self._zeros:
             self._zeros[shape] = np.zeros(shape, np.float32)
         return self._zeros[shape]

@@ -204,7 +204,7 @@ class Passes:
                 yield piece, turn, hidden, self._part(directions, turn, piece)
 
     def _pieces(self, batch: Batch) -> Iterator[_Piece]:
-        """The batch's rows in pieces of the programs' size; pieces that only fill are left out."""
+        """Yield the batch's rows in pieces of the programs' size; pieces that only fill are left out."""
         size = self._stepper.chain.batch
         total = float(batch.weight.sum())
         for number, start in enumerate(range(0, self.batch, size)):
@@ -217,7 +217,7 @@ class Passes:
                 yield _Piece((batch.number, number), rows, tokens, _filled(batch.labels[rows], size), weight, share)
 
     def _part(self, directions: Mapping[str, Array], turn: Turn, piece: _Piece) -> dict[str, Array]:
-        """A turn's directions of the parameters that it moves, of a piece's rows, which may share them."""
+        """Return a turn's directions of the parameters that it moves, of a piece's rows, which may share them."""
         moving: dict[str, Array] = {}
         for name, values in directions.items():
             own = values.reshape(self.directions, -1, *values.shape[1:])[turn]
@@ -282,7 +282,7 @@ def _add(total: dict[str, Array], part: Mapping[str, Array], share: float) -> No
 
 
 def rows_at_once(manifest: Manifest, task: Task) -> int:
-    """The largest batch that the bundle has programs for and the task allows."""
+    """Return the largest batch that the bundle has programs for and the task allows."""
     length, most = task.training.length, min(task.batch, task.training.batch)
     offered = [batch for batch, offered in manifest.shapes if offered == length]
     fitting = [batch for batch in offered if batch <= most]

@@ -139,7 +139,7 @@ class Stepper:
         return ForwardPass(results["loss"], results["logits"], results.get("features"))
 
     def prefix(self, tokens: Arrays, weights: Arrays, cut: Cut) -> Array | None:
-        """The hidden states that enter the cut; None where nothing lies before it."""
+        """Compute the hidden states that enter the cut; None where nothing lies before it."""
         programs = self.chain.prefix(self.chain.position(cut))
         if not programs:
             return None
@@ -157,7 +157,7 @@ class Stepper:
         scalar_head: bool = False,
         hidden: Array | None = None,
     ) -> Step:
-        """A forward-mode step: losses, and their derivatives along the directions of units at or after the cut.
+        """Run a forward-mode step: losses, and their derivatives along the directions of units at or after the cut.
 
         With `scalar_head` the head moves along directions too, and gives a derivative in place of its gradient. From
         `hidden`, a prefix's result, only what follows the cut is computed.
@@ -290,7 +290,7 @@ class Stepper:
         return np.zeros(shape, np.float32) if jvp is None else jvp.reshape(shape)
 
     def _named(self, results: Arrays, wanted: Iterable[str]) -> dict[str, Array]:
-        """The gradients of these parameters among a program's results."""
+        """Return the gradients of these parameters among a program's results."""
         return {name: results[GRADIENT + name] for name in wanted if GRADIENT + name in results}
 
 

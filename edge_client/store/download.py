@@ -42,7 +42,7 @@ def fetch(
     mirrors: Sequence[str] = (),
     tell: Tell = silent,
 ) -> Bundle:
-    """The bundle with the programs of one runtime, in `folder`; what is there already is not downloaded again.
+    """Download the bundle with the programs of one runtime into `folder`, without the files that are there already.
 
     Where a publisher's key is given, nothing but the manifest is downloaded before its signature was found right.
     Mirrors are asked first; what none gives as it should be comes from the server, as signatures do: they may change.
@@ -67,7 +67,7 @@ def _fetch(
 
 
 def fetch_manifest(server: Server, bundle: str, folder: Path, mirrors: Mirrors) -> Manifest:
-    """The manifest, whose own hash is the bundle's name: it vouches for every other file."""
+    """Download the manifest, whose own hash is the bundle's name: it vouches for every other file."""
     path = folder / FILE_NAME
     if path.is_file() and sha256(path) == bundle:
         return manifests.read(path)
@@ -105,7 +105,7 @@ def _check_manifest(data: bytes, bundle: str, where: str) -> None:
 
 
 def _check_publisher(server: Server, bundle: str, folder: Path, publisher: str) -> None:
-    """A signature that does not fit is asked for again: a bundle may be signed after it was downloaded."""
+    """Check the publisher; a wrong signature is asked for again: a bundle may be signed after its download."""
     try:
         signature.check_folder(folder, publisher)
     except BundleError:
@@ -128,7 +128,7 @@ def _fetch_signatures(server: Server, bundle: str) -> bytes | None:
 
 
 def _is_there(folder: Path, file: FileSpec) -> bool:
-    """A file gets its name only after its hash was found right, so its size suffices."""
+    """Tell whether a file is there; it gets its name only after its hash was found right, so its size suffices."""
     path = folder / safe_path(file.path, folder)
     return path.is_file() and path.stat().st_size == file.bytes
 

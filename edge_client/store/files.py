@@ -72,12 +72,12 @@ def set_aside(path: Path, why: str, tell: Tell) -> None:
 
 
 def server_folder(server: str) -> str:
-    """A folder's name for a server's address."""
+    """Return a folder's name for a server's address."""
     parts = urlsplit(server)
     return safe_name(f"{parts.netloc}{parts.path}".rstrip("/").lower())
 
 
 def safe_name(name: str) -> str:
-    """The name itself where it is a plain one, else one with a hash; servers choose the names of jobs."""
+    """Return the name itself where it is a plain one, else one with a hash; servers choose the names of jobs."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80]
     return plain if plain and plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -97,7 +97,7 @@ class JobStore:
         """Take up a task, and give it as it is done; what was left of another one is dropped.
 
         An update that goes into a sum is made by a seed that the device draws: of a server that gives a version and a
-        seed twice, the difference of two sums would tell what one device added.
+        seed twice, the difference of two sums would reveal what one device added.
         """
         known = self.task()
         if known is None or known.id != task.id or (known.sum is None) != (task.sum is None):
@@ -144,14 +144,14 @@ class JobStore:
         (self.folder / "progress.safetensors").unlink(missing_ok=True)
 
     def update(self) -> bytes | None:
-        """The finished result of the task under way, as it is sent."""
+        """Return the finished result of the task under way, as it is sent."""
         path = self.folder / "update.safetensors"
         return path.read_bytes() if path.is_file() and self.task() is not None else None
 
     # --- a sum that the result is added to ---
 
     def save_sum(self, kept: object) -> None:
-        """Keep what was drawn for a secure sum and told of it; secret until the task is forgotten."""
+        """Keep a secure sum's secrets and what was received of it; secret until the task is forgotten."""
         write(self.folder / "sum.json", msgspec.json.encode(kept), mode=PRIVATE)
 
     def sum(self, kind: type[T]) -> T | None:

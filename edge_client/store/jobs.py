@@ -64,7 +64,7 @@ class DeviceStore:
 
     @classmethod
     def only(cls, home: Path) -> Self:
-        """The store of the one server in `home`."""
+        """Return the store of the one server in `home`."""
         folders = sorted(path.parent for path in home.glob("*/identity.json"))
         if len(folders) != 1:
             several = f"several servers ({', '.join(f.name for f in folders)}): name one with --server"
@@ -105,18 +105,18 @@ class DeviceStore:
         return read_json(self.folder / "identity.json", Enrolled, self.tell)
 
     def key(self) -> str | None:
-        """The device's own secret key."""
+        """Return the device's own secret key."""
         file = self.folder / "device.key"
         return read_secret(file) if file.exists() else None
 
     def make_key(self) -> str:
-        """The device's own secret key, made at the first call: a repeated enrolment must not bring another."""
+        """Return the device's own secret key, made at the first call: a repeated enrolment must not bring another."""
         key = self.key() or make()
         write(self.folder / "device.key", f"{SECRET}{key}\n".encode(), mode=PRIVATE)
         return key
 
     def publisher(self) -> str | None:
-        """The key that bundles must be signed with. One that cannot be read is an error: none would trust anybody."""
+        """Return the key that bundles must be signed with. An unreadable one is an error: none would trust anybody."""
         file = self.folder / "publisher.key"
         return read_public(str(file)) if file.exists() else None
 
@@ -135,7 +135,7 @@ class DeviceStore:
         return JobStore(self.folder / "jobs" / safe_name(job), self.tell)
 
     def jobs(self) -> list[JobStore]:
-        """The jobs that the device knows, the one used last first."""
+        """Return the jobs that the device knows, the one used last first."""
         folders = [folder for folder in (self.folder / "jobs").glob("*") if folder.is_dir()]
         folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
         return [JobStore(folder, self.tell) for folder in folders]

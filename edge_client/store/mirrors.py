@@ -40,9 +40,9 @@ class Mirrors:
     """The mirrors of one download, in an order of this device's own: a fleet is spread over them.
 
     Args:
-        addresses: as the server told them.
+        addresses: as the server listed them.
         ca: a file with the certificates to trust instead of the system's.
-        tell: hears of mirrors that are left out.
+        tell: takes the events of mirrors that are left out.
     """
 
     def __init__(self, addresses: Sequence[str], *, ca: Path | None = None, tell: Tell = silent) -> None:
@@ -84,7 +84,7 @@ class Mirrors:
 
     @contextmanager
     def file(self, address: str, bundle: str, path: str, start: int = 0) -> Generator[httpx.Response]:
-        """A file of a bundle from some byte on, to be read in pieces; 206 when it does start there."""
+        """Yield a bundle's file from some byte on, to be read in pieces; 206 if it does start there."""
         headers = {"Range": f"bytes={start}-"} if start else {}
         with self._client(address).stream("GET", f"{address}/{bundle}/{quote(path)}", headers=headers) as response:
             if response.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
@@ -104,7 +104,7 @@ class Mirrors:
 
 
 def quick_pieces(response: httpx.Response) -> Iterator[bytes]:
-    """An answer as it comes, as long as it does not come too slowly."""
+    """Yield an answer's pieces as they arrive, as long as it is not too slow."""
     began, size = time.monotonic(), 0
     for part in pieces(response):
         yield part

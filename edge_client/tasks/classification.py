@@ -46,14 +46,14 @@ class Classification(TaskType):
         return result
 
     def feature_rows(self, features: Array, part: Labelled) -> Array:
-        """A decoder's are of each token, and its last token decides."""
+        """Return the rows of features: a decoder's are of each token, and its last token decides."""
         if features.ndim == 2:
             return features
         last = part.encoded.tokens["attention_mask"][: len(features)].sum(1) - 1
         return features[np.arange(len(features)), last]
 
     def row_labels(self, part: Labelled) -> Array:
-        """The labels of the examples, without those of rows that only fill."""
+        """Return the labels of the examples, without those of rows that only fill."""
         return part.labels[: len(part.examples)]
 
     def most_feature_rows(self, examples: int, length: int) -> int:
@@ -75,12 +75,12 @@ class Classification(TaskType):
 
 
 def class_name(value: object) -> object:
-    """A truth value by its name in JSON, which is how labels have it; all else as it is."""
+    """Return a truth value's name in JSON, which is how labels have it; other values as they are."""
     return str(value).lower() if isinstance(value, bool) else value
 
 
 def class_number(row: Row, numbers: Mapping[str, int]) -> int:
-    """A row's label, given by a name or by its number."""
+    """Return a row's label, given by a name or by its number."""
     value = row.get("label")
     if value == "":
         raise BadRow("label is empty")

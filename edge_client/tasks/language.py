@@ -86,7 +86,7 @@ class Language(TaskType):
     def read(
         self, logits: NDArray[Any], part: Labelled, labels: Sequence[str], token: Callable[[int], str]
     ) -> list[Prediction]:
-        """The likeliest token behind each text."""
+        """Return the likeliest token behind each text."""
         last = part.encoded.tokens["attention_mask"].sum(1) - 1
         return [Prediction(token(int(row[place, _LIKELIEST]))) for row, place in zip(logits, last, strict=False)]
 

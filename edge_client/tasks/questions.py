@@ -147,7 +147,7 @@ def _span(example: Example, encoding: Encoding) -> tuple[int, int]:
 
 
 def answers(logits: NDArray[Any], part: Labelled, *, longest: int = LONGEST) -> list[str | None]:
-    """The likeliest answer's text for each question, from logits [questions, length, 2]; None where there is none.
+    """Return each question's likeliest answer as text, from logits [questions, length, 2]; None where there is none.
 
     Spans compete with the null answer, token 0.
     """
@@ -164,7 +164,7 @@ def answers(logits: NDArray[Any], part: Labelled, *, longest: int = LONGEST) -> 
 
 
 def _best_span(scores: NDArray[Any], longest: int, null: float) -> tuple[int, int] | None:
-    """The first and last position with the highest score, of [tokens, 2], that beats the null answer's."""
+    """Return the first and last position with the highest score, of [tokens, 2], that beats the null answer's."""
     totals = scores[:, 0, None] + scores[None, :, 1]
     tokens = np.arange(len(scores))
     length = tokens[None, :] - tokens[:, None] + 1
@@ -189,7 +189,7 @@ def exact_match(predicted: str | None, golds: Sequence[str]) -> float:
 
 
 def f1(predicted: str | None, golds: Sequence[str]) -> float:
-    """The harmonic mean of the shares of words that prediction and the gold answer that fits best have in common."""
+    """Compute the harmonic mean of the shares of words that prediction and the best gold answer have in common."""
     return _best(_overlap, predicted, golds)
 
 

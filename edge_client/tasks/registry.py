@@ -18,7 +18,7 @@ def has_head(name: str) -> bool:
 
 
 def task_named(name: str) -> TaskType:
-    """The task type of that name."""
+    """Return the task type of that name."""
     if name not in TASK_TYPES:
         known = ", ".join(TASK_TYPES)
         raise BundleError(f"unknown task {name!r}; this version of spry knows {known}: choose one, or upgrade spry")

@@ -59,7 +59,7 @@ class Score(NamedTuple):
 
 
 def combined(scores: Sequence[Score]) -> Score:
-    """One score of what was scored part by part."""
+    """Combine the scores of parts into one."""
     names = dict.fromkeys(name for part in scores for name in part.sums)
     return Score(sum(part.total for part in scores), {name: sum(part.sums[name] for part in scores) for name in names})
 
@@ -122,10 +122,10 @@ class TaskType(ABC):
 
     @abstractmethod
     def labels(self, encoder: TextEncoder, examples: Sequence[Example], encoded: Encoded) -> Array:
-        """The labels of a whole batch, int64, those of rows that only fill it too."""
+        """Return the labels of a whole batch, int64, those of rows that only fill it too."""
 
     def label_shape(self, batch: int, length: int) -> tuple[int, ...]:
-        """The shape that labels have for a batch of texts of so many tokens."""
+        """Return the shape that labels have for a batch of texts of so many tokens."""
         return (batch, length) if self.per_token else (batch,)
 
     def label_limit(self, logits: tuple[int, ...], model: ModelSpec) -> int:
@@ -141,7 +141,7 @@ class TaskType(ABC):
         return features[part.encoded.tokens["attention_mask"][: len(features)] > 0]
 
     def row_labels(self, part: Labelled) -> Array | None:
-        """The class of each of these rows; None where a row is no decision between classes."""
+        """Return the class of each of these rows; None where a row is no decision between classes."""
         return None
 
     def most_feature_rows(self, examples: int, length: int) -> int:
@@ -160,7 +160,7 @@ class TaskType(ABC):
         return Score(len(hits), {ACCURACY.name: sum(hits)})
 
     def told(self, score: Score) -> dict[str, float]:
-        """A score over a whole test set, under the names of `scores`."""
+        """Return a score over a whole test set, under the names of `scores`."""
         return {name: round(mean, 6) for name, mean in score.means.items()}
 
     @abstractmethod

@@ -44,7 +44,7 @@ class Gradients(Protocol):
     """Finds a step's gradient, as an estimator does."""
 
     def gradient(self, batch: Batch, weights: Weights, iteration: int, /) -> Estimate:
-        """The loss and the gradient of one step."""
+        """Compute the loss and the gradient of one step."""
         ...
 
 
@@ -58,7 +58,7 @@ def steps_in(training: Training, batches: int) -> int:
 def train(
     task: Task, manifest: Manifest, estimator: Gradients, batches: Batches, state: TrainingState
 ) -> Iterator[TrainingState]:
-    """The states after each step that is left of the round."""
+    """Yield the states after each step that is left of the round."""
     rates = _rates(task.training, manifest)
     for step in range(state.step, steps_in(task.training, len(batches))):
         batch = batches.at(step)
@@ -128,7 +128,7 @@ class Judged(NamedTuple):
     own: Score
 
     def told(self) -> dict[str, Any]:
-        """The fields of a report that say it."""
+        """Return the fields of a report for these scores."""
         return {
             "held_back": self.before.total,
             "right_global": self.task.hits(self.before),

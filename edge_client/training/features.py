@@ -3,7 +3,7 @@
 The gradient of that layer is a product of errors and features. Where features have a mean as large as their spread, or
 go along few directions, most of the gradient is about what says little of the task, and no one rate fits. Mean and
 covariance of the features say how to undo that: the server joins those of all devices, and steps by them
-(`server.strategy.features`). A device tells them where its task asks for them, of a few examples, beside its
+(`server.strategy.features`). A device reports them where its task asks for them, of a few examples, beside its
 update.
 """
 
@@ -41,7 +41,7 @@ class Moments(NamedTuple):
 
     @property
     def tensors(self) -> dict[str, Array]:
-        """The tensors that tell it in an update."""
+        """The names of the moments' tensors in an update."""
         return {MEAN: self.mean, PRODUCTS: self.products} if self.rows else {}
 
 
@@ -59,7 +59,7 @@ def measured(
     weights: Weights,
     seed: int,
 ) -> Moments:
-    """The moments of some of a device's examples, which a seed chooses."""
+    """Measure the moments of some of a device's examples, which a seed chooses."""
     parts = rows_of(features_of, some(examples, MOST, seed), encoder, task, weights)
     return moments_of(np.concatenate([rows for rows, _ in parts]))
 
@@ -78,7 +78,7 @@ def rows_of(
 
 
 def moments_of(rows: Array) -> Moments:
-    """The moments of features [rows, features]."""
+    """Compute the moments of features [rows, features]."""
     count, width = rows.shape
     mean = rows.mean(0, dtype=np.float64).astype(np.float32)
     about = rows - mean
@@ -89,16 +89,16 @@ def moments_of(rows: Array) -> Moments:
 
 
 def shapes_of(manifest: Manifest, spec: FeatureSpec) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors that tell a model's moments."""
+    """Return the shapes of the tensors that hold a model's moments."""
     width = next(parameter.shape[-1] for parameter in manifest.head if parameter.name == spec.weight)
     return {MEAN: (width,), PRODUCTS: (width if width > MOST_PRODUCTS else width * (width + 1) // 2,)}
 
 
 def without_moments(tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """An update's weights alone."""
+    """Return an update's weights alone."""
     return {name: value for name, value in tensors.items() if not name.startswith(FEATURES)}
 
 
 def moments_in(tensors: Mapping[str, Array], rows: int) -> Moments:
-    """The moments that an update tells, of so many rows; nothing where it tells none."""
+    """Return the moments that an update reports, of so many rows; none where it reports none."""
     return Moments(rows, tensors[MEAN], tensors[PRODUCTS]) if rows and MEAN in tensors else NOTHING

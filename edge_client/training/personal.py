@@ -54,7 +54,7 @@ def personal(
     spec: FeatureSpec,
     seed: int,
 ) -> Weights:
-    """A device's own model: these weights with a task layer for some of its examples, which a seed chooses."""
+    """Fit a device's own model: these weights with a task layer for some of its examples, which a seed chooses."""
     features, labels = list[Array](), list[Array]()
     for rows, part in rows_of(features_of, some(examples, MOST, seed), encoder, task, weights):
         if (own := task.row_labels(part)) is None:
@@ -65,7 +65,7 @@ def personal(
 
 
 def fitted(weights: Weights, spec: FeatureSpec, features: Array, labels: Array) -> Weights:
-    """The weights with a task layer for these examples."""
+    """Fit a task layer for these examples, and return the weights with it."""
     weight = weights[spec.weight].astype(np.float64)
     bias = weights[spec.bias].astype(np.float64) if spec.bias else np.zeros(len(weight))
     values = features.astype(np.float64)
@@ -87,7 +87,7 @@ def fitted(weights: Weights, spec: FeatureSpec, features: Array, labels: Array) 
 
 
 def chosen_pull(rows: FeatureRows) -> float | None:
-    """The pull whose fits do best on parts that they have not seen; None where everybody's layer does."""
+    """Choose the pull whose fits do best on parts that they have not seen; None where everybody's layer does."""
     count = len(rows.labels)
     if count < PARTS:
         return None

@@ -30,7 +30,7 @@ def replay(
 
 
 def changes(record: StepRecord, manifest: Manifest, training: Training, draw: Draw = step_directions) -> Weights:
-    """The mean change of every parameter in this step, weighted by examples: one local SGD step of each participant."""
+    """Compute the mean change of every parameter in this step, weighted by examples: a local SGD step each."""
     totals: dict[str, NDArray[np.float64]] = {}
     holders: dict[str, int] = {}
     for participant in record.participants:
@@ -49,6 +49,6 @@ def changes(record: StepRecord, manifest: Manifest, training: Training, draw: Dr
 def gradients(
     participant: Participant, manifest: Manifest, training: Training, iteration: int, draw: Draw = step_directions
 ) -> Weights:
-    """The gradient that a participant's scalars stand for."""
+    """Compute the gradient that a participant's scalars stand for."""
     drawn = draw(manifest, participant.units, participant.seed, training, iteration)
     return combine(participant.report, drawn, manifest, training)

@@ -23,7 +23,7 @@ class OptimizerStep(Protocol):
     """A function that gives a parameter's next weight."""
 
     def __call__(self, name: str, weight: Array, change: Array, state: Weights, optimizer: ServerOptimizer, /) -> Array:
-        """The weight after this step.
+        """Return the weight after this step.
 
         What is to be known at the parameter's next step is put into `state` under `FIRST` and `SECOND`
         (`edge_client.bundle.names`) and the name, in 32 bits and the weight's shape. Devices take no other slots: more
@@ -34,7 +34,7 @@ class OptimizerStep(Protocol):
 
 
 def blend(beta: float, old: Array, new: Array) -> Array:
-    """A running mean's next value."""
+    """Compute a running mean's next value."""
     return beta * old + (1 - beta) * new
 
 
@@ -52,7 +52,7 @@ def adaptive(second_of: Callable[[Array, Array, ServerOptimizer], Array]) -> Opt
 
 
 def fedavg(name: str, weight: Array, change: Array, state: Weights, optimizer: ServerOptimizer) -> Array:  # noqa: ARG001
-    """The mean as it is."""
+    """Step by the mean as it is."""
     return weight + change
 
 

@@ -74,7 +74,7 @@ class TrainingSession:
         return TextEncoder(self._tokenizer, self.manifest, batch, length)
 
     def token(self, number: int) -> str:
-        """The text of a token."""
+        """Return the text of a token."""
         return self._tokenizer.decode([number], skip_special_tokens=False)
 
     def passes(self, task: Task, memory: int | None, *, keep_prefixes: bool = True, low_memory: bool = False) -> Passes:
@@ -87,7 +87,7 @@ class TrainingSession:
         )  # fmt: skip
 
     def task(self, training: Training, *, seed: int = 0, units: Sequence[int] | None = None) -> Task:
-        """A round in mode epoch of one client, which trains these units, or all of them, and the head."""
+        """Return a round in mode epoch of one client, which trains these units, or all of them, and the head."""
         units = range(len(self.manifest.units)) if units is None else units
         return Task(
             id="local", job="local", job_name="local", round=1, seed=seed, units=list(units),
@@ -100,7 +100,7 @@ class TrainingSession:
         return examples_for(open_data(data), self.check())
 
     def model(self, task: Task, passes: Passes | None = None) -> LocalModel:
-        """The model as a task trains it; `passes` where they are planned for some memory."""
+        """Return the model as a task trains it; `passes` where they are planned for some memory."""
         from edge_client.estimators.registry import estimator_for
 
         from .round import LocalModel
@@ -109,7 +109,7 @@ class TrainingSession:
         return LocalModel(self.manifest, self.kind, passes, estimator_for(self.manifest, task, passes))
 
     def data(self, task: Task, examples: Sequence[Example], held_back: Sequence[Example] = ()) -> LocalData:
-        """A client's examples as a task trains on them."""
+        """Return a client's examples as a task trains on them."""
         from .round import LocalData, batches_of
 
         training = task.training
@@ -137,7 +137,7 @@ def plan_for(manifest: Manifest, task: Task, memory: int | None, *, low_memory: 
 
 
 def programs_of(manifest: Manifest, task: Task) -> list[ProgramSpec]:
-    """The programs that a task's steps load."""
+    """Return the programs that a task's steps load."""
     training = task.training
     shape = rows_at_once(manifest, task), training.length
     chain = Chain(manifest, task.runtime, *shape, directions_at_once(manifest, training.directions))
@@ -145,7 +145,7 @@ def programs_of(manifest: Manifest, task: Task) -> list[ProgramSpec]:
 
 
 def fitting_shape(manifest: Manifest, examples: int) -> tuple[int, int]:
-    """A shape for prediction: the longest texts, in a batch that so many examples fill."""
+    """Return a shape for prediction: the longest texts, in a batch that so many examples fill."""
     if not manifest.shapes:
         raise ProgramInputError("the bundle has no programs; export it again")
     length = max(length for _, length in manifest.shapes)

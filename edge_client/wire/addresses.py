@@ -31,7 +31,7 @@ def checked_mirror(url: str) -> str:
 
 
 def mirrors_in(text: str) -> list[str]:
-    """Take the addresses of mirrors that stand in a list with commas."""
+    """Take the addresses of mirrors from a list with commas."""
     return [checked_mirror(one.strip()) for one in text.split(",") if one.strip()]
 
 

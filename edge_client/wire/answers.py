@@ -57,7 +57,7 @@ def body_of(response: httpx.Response, limit: int, read: Read | None = None) -> b
 
 
 def pieces(response: httpx.Response) -> Iterator[bytes]:
-    """A streamed answer as it comes. None was asked for that is compressed: a little of it may be much."""
+    """Yield a streamed answer's pieces as they arrive. Compressed ones were not asked for: they may expand to much."""
     if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         raise BadAnswer(f"{response.url} answers in an encoding that was not asked for; check --server", status=200)
     return response.iter_bytes()
@@ -102,7 +102,7 @@ def refusal(response: httpx.Response, body: bytes) -> ServerError:
 
 
 def retry_after(value: str | None) -> float | None:
-    """The seconds that a Retry-After header asks to wait, given as a number or a date."""
+    """Return the seconds that a Retry-After header asks to wait, given as a number or a date."""
     if not value:
         return None
     try:

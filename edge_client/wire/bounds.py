@@ -21,7 +21,7 @@ _REAL = 1e30
 
 
 def bounded(value: Any, kind: Any, where: str = "it") -> Any:
-    """A decoded message, its texts without controls; ValueError where something in it is larger than it may be."""
+    """Return a decoded message, its texts without controls; raise ValueError if it is larger than it may be."""
     origin = get_origin(kind)
     if origin is Annotated:
         inner, *bounds = get_args(kind)
@@ -55,7 +55,7 @@ def _plain(value: Any, where: str) -> Any:
 
 
 def _check(value: Any, bound: Any, where: str) -> None:
-    """One note of the protocol."""
+    """Check one note of the protocol."""
     if isinstance(bound, Len):
         most = bound.max_length
         _require(len(value) >= bound.min_length, where, f"is shorter than {bound.min_length}")
@@ -77,6 +77,6 @@ def _require(holds: bool, where: str, why: str) -> None:
 
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    """The types of a message's fields, with their bounds."""
+    """Return the types of a message's fields, with their bounds."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in fields(kind)}

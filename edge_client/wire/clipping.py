@@ -25,7 +25,7 @@ def changes_of(start: Mapping[str, Array], update: Mapping[str, Array]) -> Chang
 
 
 def length_of(changes: Changes) -> float:
-    """The L2 norm of all of it."""
+    """Compute the L2 norm of all changes together."""
     return float(np.sqrt(sum(float(np.square(change).sum()) for change in changes.values())))
 
 
@@ -36,13 +36,13 @@ def shortened(changes: Changes, most: float) -> Changes:
 
 
 def clipped(start: Mapping[str, Array], update: Mapping[str, Array], most: float) -> Weights:
-    """An update that goes no further than `most` from the round's weights."""
+    """Clip an update to go no further than `most` from the round's weights."""
     kept = shortened(changes_of(start, update), most)
     return {name: (start[name] + change).astype(np.float32) for name, change in kept.items()}
 
 
 def silent(report: Report) -> Report:
-    """A report without what the examples decide: no budget pays for a loss or a count."""
+    """Return a report without what the examples decide: no budget pays for a loss or a count."""
     return replace(
         report, examples=1, loss=0.0, held_back=0, right_global=0, right_personal=0, measured=0,
         sums_global={}, sums_personal={},

@@ -33,7 +33,7 @@ class Invitation:
 
 
 def invitation_in(text: str) -> Invitation:
-    """The invitation in a line that `str` wrote."""
+    """Return the invitation in a line that `str` wrote."""
     beginning, _, query = text.strip().partition("?")
     is_one = beginning.rstrip("/") == _BEGINNING and len(text) <= _LONGEST
     said = parse_qs(query) if is_one else {}

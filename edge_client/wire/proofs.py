@@ -3,7 +3,7 @@
     Authorization: Spry DEVICE.TIME.SIGNATURE
     Content-Digest: sha-256=:BASE64:            (RFC 9530, where the request has a body)
 
-The signature stands over the method, the time in milliseconds since 1970, the digest, the query and the path. Who
+The signature covers the method, the time in milliseconds since 1970, the digest, the query and the path. Who
 listens learns nothing that another request could be made of, and cannot send the same one again: each that a device
 signs is newer than all before, and the server takes none that is not (425). A device that repeats a request signs anew.
 """
@@ -45,7 +45,7 @@ def key_text(device: str, public_key: str) -> bytes:
 
 
 def enrolment(token: str, name: str, version: str, key: str) -> Enrolment:
-    """A device's request to take part, with the proof that its secret key is there; of an empty key with none."""
+    """Make a device's request to take part, with the proof that its secret key is there; of an empty key with none."""
     if not key:
         return Enrolment(token, name, version)
     public = keys.public_of(key)
@@ -53,7 +53,7 @@ def enrolment(token: str, name: str, version: str, key: str) -> Enrolment:
 
 
 def device_key(device: str, key: str) -> DeviceKey:
-    """A device's new key, with the proof that its secret half is there."""
+    """Make a device's new key, with the proof that its secret half is there."""
     public = keys.public_of(key)
     return DeviceKey(public, keys.encoded(keys.sign(key, key_text(device, public))))
 
@@ -63,7 +63,7 @@ def digest_header(sha256: bytes) -> str:
 
 
 def digest_of(body: bytes) -> str:
-    """The header of a body; empty where there is none."""
+    """Return the header of a body; empty where there is none."""
     return digest_header(hashlib.sha256(body).digest()) if body else ""
 
 

@@ -126,7 +126,7 @@ class ServerOptimizer:
 
 @dataclass(frozen=True)
 class ServerOptimizers:
-    """One for the adapter's units, one for the head.
+    """The optimizers of the server: one for the adapter's units, one for the head.
 
     Estimates of the units' gradients are noisy, and an adaptive optimizer evens the noise out; the head's gradient is
     exact unless a job says otherwise, so its mean is taken as it is.

@@ -108,7 +108,7 @@ def largest_report(manifest: Manifest, training: Training) -> int:
 
 
 def decode_report(data: bytes, manifest: Manifest, training: Training) -> ScalarReport:
-    """The report in `data`, checked against what the job's clients must send."""
+    """Decode the report in `data`, checked against what the job's clients must send."""
     if len(data) < _LOSS.size + _REPORT.size:
         raise ScalarError(f"a report has at least {_LOSS.size + _REPORT.size} bytes, got {len(data)}")
     (loss,) = _LOSS.unpack_from(data)
@@ -204,7 +204,7 @@ def _size_in_two_bits(count: int) -> int:
 
 
 def as_published(report: ScalarReport) -> ScalarReport:
-    """The report as everybody reads it in a record: rounded."""
+    """Return the report as everybody reads it in a record: rounded."""
     data = _encode_scalars(report)
     return _decode_scalars(data, 0, report.loss, (len(report.jvp), max(report.jvp.shape[1], report.examples)))[0]
 
@@ -226,7 +226,7 @@ def encode_record(record: StepRecord, manifest: Manifest, training: Training) ->
 
 
 def decode_records(data: bytes) -> Iterator[StepRecord]:
-    """Records that stand one after the other."""
+    """Records one after the other."""
     start = 0
     while start < len(data):
         if len(data) - start < _RECORD.size:
@@ -261,7 +261,7 @@ def _decode_record(
 
 
 def split_head(flat: NDArray[Any], manifest: Manifest) -> dict[str, NDArray[Any]]:
-    """The head's parameters out of one vector that holds them in the manifest's order."""
+    """Split a vector that holds the head's parameters in the manifest's order."""
     return shaped(flat, manifest.head)
 
 
@@ -276,5 +276,5 @@ def shaped(flat: NDArray[Any], parameters: Sequence[Parameter]) -> dict[str, NDA
 
 
 def join_head(gradients: Mapping[str, Floats], manifest: Manifest) -> Floats:
-    """The inverse of `split_head`."""
+    """Join the head's parameters into one vector: the inverse of `split_head`."""
     return np.concatenate([gradients[parameter.name].reshape(-1) for parameter in manifest.head])

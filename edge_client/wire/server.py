@@ -69,7 +69,7 @@ class Server:
         transport: how requests travel; tests put the server's app here.
         patience: the seconds after which a server that does not answer is given up; None never does.
         pause: waits some seconds.
-        tell: hears when the server cannot be reached, and when it can again.
+        tell: takes the events that the server cannot be reached, and that it can again.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Server:
         return self._message("POST", "/check-in", CheckedIn, message)
 
     def open_jobs(self) -> list[OpenJob]:
-        """The jobs that run; none where the server is of an earlier version."""
+        """Return the jobs that run; none where the server is of an earlier version."""
         try:
             return parsed(self._request("GET", "/open-jobs", limit=_JOBS), list[OpenJob])
         except ServerError as error:
@@ -173,7 +173,7 @@ class Server:
 
     @contextmanager
     def file(self, bundle: str, path: str, start: int = 0) -> Generator[httpx.Response]:
-        """A file of a bundle from some byte on, to be read in pieces; 206 when it does start there. Not repeated."""
+        """Yield a bundle's file from some byte on, to be read in pieces; 206 if it does start there. Not repeated."""
         headers = self._headers({"Range": f"bytes={start}-"} if start else {})
         url = f"/bundles/{quote(bundle, safe='')}/{quote(path)}"
         with self._client.stream("GET", url, headers=headers, auth=self.signing) as response:

@@ -33,7 +33,7 @@ class Targets:
 
 
 def query_and_value(projections: Projections) -> tuple[str, ...]:
-    """The usual targets."""
+    """Return the usual targets."""
     return tuple(dict.fromkeys(projections.query + projections.value))
 
 
@@ -64,7 +64,7 @@ class Adapter:
 
 
 def carrier(bias: str) -> Callable[[AdapterOptions, Targets, dict[str, Any]], PeftConfig]:
-    """The configuration of a method that PEFT has no tuner for."""
+    """Return the configuration of a method that PEFT has no tuner for."""
 
     def config(options: AdapterOptions, targets: Targets, common: dict[str, Any]) -> PeftConfig:
         from peft import LoraConfig

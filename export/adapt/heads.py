@@ -118,7 +118,7 @@ def whiten_head(loaded: Loaded, heads: Sequence[str], seed: int) -> None:
 
 
 def _whitening(moved: Tensor, square: float) -> Tensor | None:
-    """The matrix by which these rows vary alike in all directions, and have that mean square; None where none does."""
+    """Compute the matrix by which rows vary alike in all directions, with this mean square; None if none vary."""
     values, vectors = torch.linalg.eigh(moved.T @ moved / len(moved))
     usual = values.mean()
     if not torch.isfinite(usual) or usual <= 0:
@@ -129,7 +129,7 @@ def _whitening(moved: Tensor, square: float) -> Tensor | None:
 
 
 def feature_square(loaded: Loaded, heads: Sequence[str], seed: int) -> float | None:
-    """The mean squared length of what the logits are a product of, in a few sentences; None where there is no layer."""
+    """Compute the mean squared length of the features in a few sentences; None where there is no layer."""
     linears = _linears(loaded, heads)
     if not linears:
         return None

@@ -31,7 +31,7 @@ Batch = dict[str, Tensor]
 
 
 def read_batches(loaded: Loaded, path: Path) -> list[Batch]:
-    """The examples of a JSONL or CSV file, as devices read theirs."""
+    """Read the examples of a JSONL or CSV file, as devices read theirs."""
     if loaded.tokenizer is None:
         raise ExportError(f"{loaded.name} has no tokenizer, so the examples of {path} cannot be read")
     check = loaded.task.kind.check(loaded.labels, template_of(loaded.tokenizer))
@@ -46,7 +46,7 @@ def read_batches(loaded: Loaded, path: Path) -> list[Batch]:
 
 
 def without_filling(part: Labelled, *, per_token: bool) -> Batch:
-    """The arrays without rows and columns that only fill; labels have the columns where each token has one."""
+    """Return the arrays without rows and columns that only fill; labels have the columns where each token has one."""
     arrays, rows = {**part.encoded.tokens, "labels": part.labels}, len(part.examples)
     longest = int(arrays["attention_mask"][:rows].sum(1).max())
     lengthwise = {name for name in arrays if name != "labels" or per_token}
@@ -58,7 +58,7 @@ def without_filling(part: Labelled, *, per_token: bool) -> Batch:
 
 @contextmanager
 def lent_head(loaded: Loaded) -> Generator[list[nn.Parameter], None, None]:
-    """The task layer's weights, to be changed for a while."""
+    """Lend the task layer's weights, to be changed for a while."""
     base = loaded.model.base_model_prefix + "."
     own = loaded.model.named_parameters() if loaded.task.kind.has_head else ()
     head = [parameter for name, parameter in own if not name.startswith(base)]
@@ -73,7 +73,7 @@ def lent_head(loaded: Loaded) -> Generator[list[nn.Parameter], None, None]:
 
 @contextmanager
 def fitted_head(loaded: Loaded, batches: Sequence[Batch]) -> Generator[None, None, None]:
-    """The task layer as it would be after training it alone; a new one's gradient says nothing of the task."""
+    """Fit the task layer alone and return it; a new one's gradient is of no use for the task."""
     with lent_head(loaded) as head:
         if head:
             _fit(loaded, head, batches)
@@ -107,7 +107,7 @@ def _fit(loaded: Loaded, head: Sequence[nn.Parameter], batches: Sequence[Batch])
 
 @contextmanager
 def _remembered(base: nn.Module, batches: Sequence[Batch]) -> Generator[None, None, None]:
-    """The base model computes each batch once; what it found is given again in the same order."""
+    """Remember the base model's result of each batch; it is given again in the same order."""
     results: list[Any] = []
     turns = _again_and_again(len(batches))
     compute = base.forward

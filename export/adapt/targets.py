@@ -54,7 +54,7 @@ def find_projections(captured: Captured, layers: int) -> Projections:
 
 
 def _back_to(node: object, wanted: Callable[[fx.Node], bool]) -> fx.Node | None:
-    """The nearest node behind `node` (itself included) that is wanted, breadth first."""
+    """Find the nearest node behind `node` (itself included) that is wanted, breadth first."""
     pending = [node] if isinstance(node, fx.Node) else []
     seen: set[fx.Node] = set()
     while pending:
@@ -68,7 +68,7 @@ def _back_to(node: object, wanted: Callable[[fx.Node], bool]) -> fx.Node | None:
 
 
 def _product_of(node: fx.Node) -> fx.Node | None:
-    """The product that reads a node, or a view of it."""
+    """Return the product that reads a node, or a view of it."""
     for user in node.users:
         product = user if user.target in _PRODUCTS else _product_of(user) if user.target in VIEWS else None
         if product is not None:

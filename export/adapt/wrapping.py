@@ -50,7 +50,7 @@ class Adapted:
 
 
 def head_modules(model: nn.Module, task: ModelTask) -> list[str]:
-    """The modules beside the base model that hold parameters: the task layer."""
+    """Return the modules beside the base model that hold parameters: the task layer."""
     if not task.kind.has_head:
         return []
     base = model.base_model_prefix
@@ -66,7 +66,7 @@ def adapt(
 ) -> Adapted:
     """Wrap the model with PEFT and find its units and head; its projections are found too where they are not given.
 
-    What takes long tells how far it is.
+    Long work reports its progress.
     """
     if options.from_mean:
         loaded = with_new_pooler(loaded)
@@ -105,7 +105,7 @@ def adapt(
 def _targets(
     loaded: Loaded, options: AdapterOptions, heads: Sequence[str], projections: Projections | None
 ) -> tuple[Targets, Callable[[str], bool]]:
-    """The layers that are adapted, and whether a module or parameter belongs to the blocks that are."""
+    """Return the layers that are adapted, and whether a module or parameter belongs to the blocks that are."""
     method, linears = ADAPTERS[options.method], _linears(loaded.model, heads)
     targets = list(options.targets)
     feedforward: Sequence[str] = ()
@@ -187,7 +187,7 @@ def _matches(name: str, target: str) -> bool:
 
 
 def _keep_as_drawn(model: PeftModel, modules: Sequence[str]) -> None:
-    """The adapter holds these, and nothing trains them."""
+    """Keep these parameters in the adapter without training them."""
     for name in modules:
         model.get_submodule(f"base_model.model.{name}").requires_grad_(False)
 

@@ -128,7 +128,7 @@ def measure(bundle: Path, batch: int, length: int, rounds: int, threads: int) ->
 
 
 def eager(name: str, bundle: Path, batch: int, length: int, rounds: int, threads: int) -> Row:
-    """One of `BASELINES`."""
+    """Measure one of `BASELINES`."""
     sizes = [str(number) for number in (batch, length, rounds, threads)]
     return _row([f"{__package__}.eager", str(bundle), name, *sizes], EAGER, name)
 

@@ -34,7 +34,7 @@ from export.tasks.registry import MODEL_TASKS
 
 
 def unadapted(bundle: Bundle, attention: str) -> nn.Module:
-    """The model as transformers has it."""
+    """Return the model as transformers has it."""
     manifest = bundle.manifest
     config = transformers.AutoConfig.from_pretrained(bundle.folder / "model_config.json")
     config.use_cache = False

@@ -20,7 +20,7 @@ from export.graph.slots import Role, slot_of, value_of
 
 
 def few_segments(segments: Sequence[Segment], structures: Sequence[object] = ()) -> list[Segment]:
-    """The embedding, the first, the middle and the last group of blocks, the first of each structure, and the head."""
+    """Return the embedding, the first, middle and last group of blocks, the first of each structure, and the head."""
     embed, *groups, head = segments
     first = {structure: number for number, structure in reversed([*enumerate(structures)])}
     chosen = sorted({0, len(groups) // 2, len(groups) - 1, *first.values()})
@@ -53,7 +53,7 @@ def stand_alone(segments: Sequence[SegmentGraph], stored: Mapping[str, Tensor], 
 
 
 def excerpt(manifest: Manifest, segments: Sequence[Segment]) -> Manifest:
-    """A bundle as if it had no other segments than these."""
+    """Return a bundle as if it had no other segments than these."""
     names = {segment.name for segment in segments}
     runtimes = {
         name: msgspec.structs.replace(

@@ -1,7 +1,7 @@
-"""Do the programs that generate say what the model says? Their greedy tokens, and the logits behind them, against it.
+"""Verify the programs that generate against the model: their greedy tokens, and the logits behind them.
 
 The programs read a prompt that takes more than one pass of `prefill`, and go on by themselves; the model then reads all
-of it at once, without a cache, and tells what it would have put in each place.
+of it at once, without a cache, and predicts the token in each place.
 """
 
 from __future__ import annotations

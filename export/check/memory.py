@@ -40,7 +40,7 @@ def _keep(path: Path, memory: dict[str, Memory]) -> None:
 
 
 def _key(manifest: Manifest, runtime: str) -> str:
-    """A hash of the runtime's programs and of every file of the bundle."""
+    """Return a hash of the runtime's programs and of every file of the bundle."""
     digest = hashlib.sha256(msgspec.json.encode(manifest.runtimes[runtime], order="deterministic"))
     digest.update(msgspec.json.encode(manifest.files))
     return digest.hexdigest()

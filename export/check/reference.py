@@ -54,7 +54,7 @@ class Reference:
     def _in_pieces(
         self, inputs: Mapping[str, Tensor], others: Mapping[str, Tensor]
     ) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-        """Some of the examples at a time where each token has logits of its own, with the same rows of the others."""
+        """Yield some of the examples at a time where each token has logits of its own, with their other rows."""
         batch, length = next(iter(inputs.values())).shape
         rows = max(1, _TOKENS_AT_ONCE // length) if self._task.kind.per_token else batch
         for first in range(0, batch, rows):
@@ -103,7 +103,7 @@ class Reference:
         direction: Mapping[str, Tensor],
         entering: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """The derivative of each example's loss along one direction, of weights and at bottlenecks."""
+        """Compute the derivative of each example's loss along one direction, of weights and at bottlenecks."""
         return self.along(inputs, values, direction, entering)[1]
 
     def _along(
@@ -166,7 +166,7 @@ class Reference:
         return total, slopes
 
     def gradient(self, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The gradient of the mean loss."""
+        """Compute the gradient of the mean loss."""
         return self.backward(inputs, values)[0]
 
     def slope(
@@ -188,6 +188,6 @@ class Reference:
 
 
 def trained(adapted: Adapted, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that a client trains, by PEFT key."""
+    """Return the tensors that a client trains, by PEFT key."""
     keys: list[Slot] = list(adapted.slots.values())
     return {slot.name: values[slot.name] for slot in keys if slot.name in values}

@@ -75,7 +75,7 @@ def make_sample(loaded: Loaded, adapted: Adapted, manifest: Manifest, directions
 
 
 def _entering(unit: Unit, batch: int, length: int, generator: torch.Generator) -> Tensor:
-    """A direction at a unit's bottleneck for all tokens: zero but for the only one that it sees, if it sees one."""
+    """Return a direction at a unit's bottleneck for all tokens: zero but for the only one that it sees, if any."""
     (entrance,) = unit.tangents_of(length)
     drawn = torch.randn(batch, *entrance.shape, generator=generator)
     if unit.token is None:
@@ -181,7 +181,7 @@ def verify(
     extent: Extent = EVERYTHING,
     advance: Callable[[str], None] = lambda _: None,
 ) -> list[Check]:
-    """The report of one runtime; `truth` is of weights quantized like the runtime's."""
+    """Verify one runtime and return its report; `truth` has weights quantized like the runtime's."""
     precision = manifest.runtimes[runtime].precision
     batch, length = manifest.shapes[0]
     with open_runtime(runtime, folder) as opened:
@@ -251,7 +251,7 @@ class _Checks:
         return _line("exact gradient, relative error against autograd", error, GRADIENT_BOUND[self._precision])
 
     def _steps(self, bound: float) -> list[Step]:
-        """One for each direction that is needed."""
+        """Yield one step for each direction that is needed."""
         steps: list[Step] = []
         for number in range(self._directions):
             steps.append(along(self._stepper, self._truth.sample, number))
@@ -272,7 +272,7 @@ class _Checks:
 
 
 def along(stepper: Stepper, sample: Sample, number: int) -> Step:
-    """A step along one of the sample's directions, from the first cut."""
+    """Take a step along one of the sample's directions, from the first cut."""
     directions = _repeated(stepper, sample.directions[number], sample.entering[number])
     return stepper.along(*_inputs(sample), directions, _first_cut(stepper))
 
@@ -301,7 +301,7 @@ def _line(what: str, value: float, bound: float | None) -> _Line:
 def _repeated(
     stepper: Stepper, direction: Mapping[str, Tensor], entering: Mapping[str, Tensor]
 ) -> dict[str, np.ndarray]:
-    """One direction of weights that all examples share, and one of each at bottlenecks, in place of all K."""
+    """Repeat one direction of weights for all examples, and one of each at bottlenecks, in place of all K."""
     batch, count = stepper.chain.batch, stepper.chain.directions
     repeated = {name: value.expand(count * batch, *value.shape) for name, value in direction.items()}
     for name, unit in stepper.manifest.bottlenecks.items():

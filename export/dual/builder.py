@@ -27,7 +27,7 @@ class ProgramBuilder:
     def build(
         self, segment: SegmentGraph, kind: str, directions: int, *, lowest: bool = False, pieces: int = 1
     ) -> Program:
-        """A program of a segment.
+        """Build a program of a segment.
 
         Args:
             segment: captured at the program's batch, or with `pieces` at one piece's.
@@ -57,7 +57,7 @@ def _structure(segment: SegmentGraph) -> str:
 
 
 def _renamed(program: Program, segment: SegmentGraph) -> Program:
-    """A trace as that of another segment of the same structure: slots by position."""
+    """Rename a trace for another segment of the same structure: slots by position."""
     own = [slot_of(node) for node in segment.graph.graph.nodes if node.op == "placeholder"]
     if program.segment == segment.name:
         return program

@@ -36,7 +36,7 @@ class Generation:
 def generation_programs(
     model: nn.Module, layers: int, starts: Sequence[int], length: int, trainable: dict[int, Slot], *, linked: bool
 ) -> Generation:
-    """The programs that generate, of a model cut before each block in `starts`, with a cache for so many tokens."""
+    """Build a model's programs that generate, cut before each block in `starts`, with a cache of `length` tokens."""
     shapes = cache_shapes(model, layers)
     in_place = linked and attends_by_operator(shapes)
     rows = length + min(CHUNK, length) - 1 if in_place else length  # a chunk's padding is written too

@@ -100,5 +100,5 @@ def _wrap(result: Any, tangents: Any, batched: bool) -> Any:
 
 
 def _as(result: Tensor, tangent: Tensor | None) -> Tensor | None:
-    """A tangent in its value's type: models in half precision mix types, and products want one."""
+    """Cast a tangent to its value's type: models in half precision mix types, and products want one."""
     return tangent if tangent is None or tangent.dtype == result.dtype else tangent.to(result.dtype)

@@ -55,7 +55,7 @@ class Program:
 
 
 def input_name(slot: Slot) -> str:
-    """The name under which a client passes a tensor to a program."""
+    """Return the name under which a client passes a tensor to a program."""
     prefix = {Role.DIRECTION: DIRECTION, Role.ADAPTER: WEIGHT, Role.HEAD: WEIGHT}.get(slot.role, "")
     return prefix + slot.name
 

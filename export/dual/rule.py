@@ -49,7 +49,7 @@ class Directions:
     batch: int
 
     def match(self, value: Dual | Tensor) -> Tensor:
-        """A value's rows repeated for every direction, to meet a tangent in a matrix product."""
+        """Repeat a value's rows for every direction, to meet a tangent in a matrix product."""
         if isinstance(value, Tensor):
             return value
         if self.count == 1 or not value.batched:
@@ -57,15 +57,15 @@ class Directions:
         return torch.cat([value.value] * self.count)
 
     def apart(self, tangent: Tensor, *, batched: bool = True) -> Tensor:
-        """A tangent with its directions along an axis of their own, [K, B, …], for values that they share."""
+        """Return a tangent with its directions along an axis of their own, [K, B, …], for values that they share."""
         return tangent if self.count == 1 or not batched else tangent.unflatten(0, (self.count, -1))
 
     def shared(self, value: Tensor, *, batched: bool = True) -> Tensor:
-        """A value as it meets a tangent that is apart."""
+        """Return a value as it meets a tangent that is apart."""
         return value if self.count == 1 or not batched else value.unsqueeze(0)
 
     def together(self, apart: Tensor, *, batched: bool = True) -> Tensor:
-        """A tangent that was apart, as it is handed on."""
+        """Undo `apart` on a tangent, as it is handed on."""
         return apart if self.count == 1 or not batched else apart.flatten(0, 1)
 
     def scale(self, tangent: Tensor, factor: Tensor, *, batched: bool = True) -> Tensor:
@@ -74,7 +74,7 @@ class Directions:
         return self.together(scaled, batched=batched)
 
     def spread(self, operand: Dual, result: Tensor, *, batched: bool = True) -> Tensor:
-        """A tangent shaped so that it broadcasts against the tangent of `result`.
+        """Shape a tangent so that it broadcasts against the tangent of `result`.
 
         If the result is batched [B·R, …], the weight of an unbatched operand meets its last dimensions, and the
         weight's examples meet dimension 0.
@@ -93,12 +93,12 @@ class Directions:
         return self.repeat_rows(tangent, result) if batched else tangent
 
     def repeat_rows(self, tangent: Tensor, result: Tensor) -> Tensor:
-        """One row per example made one row per row of `result`, which may have several rows per example."""
+        """Repeat one row per example as one row per row of `result`, which may have several rows per example."""
         rows_per_example = result.shape[0] // self.batch
         return tangent if rows_per_example == 1 else tangent.repeat_interleave(rows_per_example, 0)
 
     def shape(self, result: Tensor, *, batched: bool) -> list[int]:
-        """The shape of the tangent of `result`."""
+        """Return the shape of the tangent of `result`."""
         if batched:
             return [self.count * result.shape[0], *result.shape[1:]]
         return [self.count * self.batch, *result.shape]
@@ -143,7 +143,7 @@ def value(argument: Any) -> Any:
 
 
 def total(*terms: Tensor | None) -> Tensor:
-    """The sum of the terms that exist; at least one does."""
+    """Sum the terms that exist; at least one does."""
     present = [term for term in terms if term is not None]
     result = present[0]
     for term in present[1:]:

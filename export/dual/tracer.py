@@ -1,4 +1,4 @@
-"""One program of one segment, traced: its inputs in order, and what it computes of them."""
+"""Trace one program of one segment: its inputs in order, and its results."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Tracer:
         return moved
 
     def _dual_with_gradients(self, values: dict[Slot, Tensor]) -> dict[str, Tensor]:
-        """The gradient of the head goes back over the values of the same pass, so nothing is computed twice."""
+        """Compute the head's gradient back over the values of the same pass, so that nothing is computed twice."""
         with torch.enable_grad():
             head = {slot: values[slot].detach().requires_grad_() for slot in self._trained_head()}
             outputs = self._dual({**values, **head})
@@ -176,7 +176,7 @@ class Tracer:
         return outputs | {_gradient_name(slot): gradient for slot, gradient in zip(head, gradients, strict=True)}
 
     def _along(self, values: dict[Slot, Tensor], moving: Sequence[Slot]) -> list[Dual]:
-        """The segment's inputs, those in `moving` with their tangents."""
+        """Return the segment's inputs, those in `moving` with their tangents."""
         duals: list[Dual] = []
         for slot, _ in self.own:
             source = Slot(Role.TANGENT, "tangent") if slot.role is Role.STATE else Slot(Role.DIRECTION, slot.name)

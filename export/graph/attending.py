@@ -60,7 +60,7 @@ def attend_by_heads(captured: Captured) -> None:
 
 
 def _scores(captured: Captured, product: fx.Node) -> None:
-    """The product of q and (W x + b)' is (q W) x' + q b'."""
+    """Replace the product of q and (W x + b)' by (q W) x' + q b'."""
     query, turned = product.args
     if not isinstance(turned, fx.Node) or not isinstance(query, fx.Node):
         return
@@ -84,7 +84,7 @@ def _scores(captured: Captured, product: fx.Node) -> None:
 
 
 def _frozen_layer(made: fx.Node) -> tuple[fx.Node, fx.Node | None] | None:
-    """The weight and the bias of a layer that nothing is trained in."""
+    """Return the weight and the bias of a layer that nothing is trained in."""
     bias: Any = None
     if made.target is aten.add.Tensor:
         made, bias = made.args[:2]  # type: ignore[assignment]

@@ -29,7 +29,7 @@ def mark_bottlenecks(graph: fx.GraphModule) -> None:
 
 
 def bottlenecks(graph: fx.GraphModule) -> dict[str, fx.Node]:
-    """The marked products, by the name of the trained factor."""
+    """Return the marked products, by the name of the trained factor."""
     return {node.meta[_MARK]: node for node in graph.graph.nodes if _MARK in node.meta}
 
 
@@ -39,7 +39,7 @@ def entering_node(product: fx.Node) -> fx.Node:
 
 
 def token_of(product: fx.Node) -> int | None:
-    """The only token that it is computed for."""
+    """Return the only token that it is computed for."""
     return product.meta.get("token")
 
 

@@ -145,7 +145,7 @@ AttentionInterface.register(_NAME, _attention)
 
 @contextmanager
 def _attending(model: nn.Module, walk: _Walk) -> Generator[None, None, None]:
-    """The model's layers by our attention; it builds no masks then."""
+    """Make the model's layers attend by our attention; it builds no masks then."""
     each: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
     configs = {id(config): config for config in each}
     before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
@@ -180,7 +180,7 @@ class CachedForward(nn.Module):
 
 
 def cache_shapes(model: nn.Module, layers: int) -> list[CacheShape]:
-    """The shape of each layer's cache, as a pass over one token finds it."""
+    """Return the shape of each layer's cache, as a pass over one token finds it."""
     walk = _Walk(torch.zeros(1, 1, dtype=torch.int64), 1)
     with torch.no_grad(), _attending(model, walk):
         model(input_ids=torch.zeros(1, 1, dtype=torch.int64), position_ids=walk.positions)
@@ -206,7 +206,7 @@ def capture_cached(
     *,
     in_place: bool = False,
 ) -> Captured:
-    """The forward over so many new tokens with a cache of a length: (logits, key.0, value.0, key.1, …)."""
+    """Capture the forward over so many new tokens with a cache of a length: (logits, key.0, value.0, key.1, …)."""
     inputs = {name: torch.zeros(1, tokens, dtype=torch.int64) for name in (IDS, POSITIONS)}
     if tokens > 1:
         inputs[LAST] = torch.zeros(1, dtype=torch.int64)
@@ -220,7 +220,7 @@ def capture_cached(
 
 
 def _logits_in_parts(cached: Captured) -> None:
-    """The vocabulary layer by the same rows at a time as in training: a part may have to be turned or unpacked."""
+    """Split the vocabulary layer by the same rows as in training: a part may have to be turned or unpacked."""
     graph = cached.graph.graph
     logits: fx.Node = graph.output_node().args[0][0]  # type: ignore[index,assignment]
     for node in list(graph.nodes):

@@ -37,7 +37,7 @@ def trace(
     *,
     below_autograd: bool = False,
 ) -> fx.GraphModule:
-    """The graph of `function` over tensors like `inputs`, its placeholders carrying their slots.
+    """Trace `function` to a graph over tensors like `inputs`, its placeholders carrying their slots.
 
     Composite operators stay whole unless the function differentiates (`below_autograd`), which records the operators
     of the backward pass, already decomposed to the core set.
@@ -62,7 +62,7 @@ def _core() -> dict[Any, Callable[..., Any]]:
 
 
 def _fake(mode: FakeTensorMode, value: Tensor) -> Tensor:
-    """A tensor without data, whatever mode `value` came from."""
+    """Return a tensor without data, whatever mode `value` came from."""
     with mode:
         return torch.empty(tuple(value.shape), dtype=value.dtype)
 

@@ -166,7 +166,7 @@ def _narrowed(graph: fx.Graph, node: fx.Node, rows: Axes, narrowed: dict[fx.Node
 
 
 def _sliced(graph: fx.Graph, node: fx.Node, axis: int, token: int, reader: fx.Node) -> fx.Node:
-    """The row of a value that others read whole; it belongs to the block of its reader."""
+    """Return the row of a value that others read whole; it belongs to the block of its reader."""
     row = graph.call_function(aten.slice.Tensor, (node, axis, token, token + 1))
     row.meta = {**reader.meta, "val": _one_row(value_of(node), axis)}
     return row

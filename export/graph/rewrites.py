@@ -1,4 +1,4 @@
-"""One spelling of what models write in several ways, so that rules and runtimes know fewer operators.
+"""Rewrite what models write in several ways to one spelling, so that rules and runtimes know fewer operators.
 
 linear, addmm, embedding of a frozen weight     the operators of `export.graph.ops`, a bias added behind
 the losses of a language model's tokens         those of its hidden states, by the vocabulary layer's rows in parts
@@ -50,7 +50,7 @@ def rewrite(captured: Captured) -> None:
 
 
 def _out_of_place(node: fx.Node) -> Any:
-    """The operator that leaves its operand as it is, where nobody would see a difference."""
+    """Return the operator that leaves its operand as it is, where nobody would see a difference."""
     if node.target not in _IN_PLACE:
         return node.target
     changed = node.args[0]
@@ -201,7 +201,7 @@ def _token_losses(captured: Captured, node: fx.Node) -> None:
 
 
 def rows_of(captured: Captured, weight: fx.Node, rows: tuple[int, int]) -> fx.Node:
-    """Some of a weight's rows as an input of their own; the weight stays stored whole."""
+    """Make some of a weight's rows an input of their own; the weight stays stored whole."""
     with captured.graph.graph.inserting_before(weight):
         part = captured.graph.graph.placeholder(f"{weight.name}_{rows[0]}")
     slot = replace(slot_of(weight), rows=rows)

@@ -44,7 +44,7 @@ class SegmentGraph:
 
 
 def block_calls(graph: fx.GraphModule, layers: int) -> dict[fx.Node, int]:
-    """The block that each node belongs to; nodes outside all blocks are absent."""
+    """Return the block that each node belongs to; nodes outside all blocks are absent."""
     calls: dict[str, dict[str, None]] = {}  # module class -> its calls in order
     size: Counter[str] = Counter()
     for node in graph.graph.nodes:

@@ -54,6 +54,6 @@ def slot_of(node: fx.Node) -> Slot:
 
 
 def value_of(node: fx.Node) -> Tensor:
-    """The fake tensor that stands for a node's value: its shape and dtype."""
+    """Return the fake tensor that stands for a node's value: its shape and dtype."""
     value: Tensor = node.meta["val"]
     return value

@@ -43,7 +43,7 @@ def _unit(
 
 
 def find_head(segments: list[SegmentGraph]) -> list[Parameter]:
-    """The task layer's parameters."""
+    """Return the task layer's parameters."""
     return [
         Parameter(slot_of(node).name, tuple(value_of(node).shape))
         for segment in segments
@@ -53,7 +53,7 @@ def find_head(segments: list[SegmentGraph]) -> list[Parameter]:
 
 
 def logits_layer(head: SegmentGraph) -> fx.Node | None:
-    """The linear layer of the head that gives the logits; what it is given are the features."""
+    """Return the linear layer of the head that gives the logits; what it is given are the features."""
     layers = [node for node in head.graph.graph.nodes if node.target is torch.ops.aten.linear.default]
     of_head = [node for node in layers if _role(node.args[1]) is Role.HEAD]
     return of_head[-1] if of_head else None
@@ -75,7 +75,7 @@ _PARTS_OF_AN_ADAPTER = ("lora_A", "lora_B", "default", "base_layer")
 
 
 def _layer(placeholder: fx.Node) -> str:
-    """The path of the layer whose code uses the parameter first, without PEFT's own parts."""
+    """Return the path of the layer whose code uses the parameter first, without PEFT's own parts."""
     user = min(placeholder.users, key=lambda node: list(placeholder.graph.nodes).index(node))
     stack = list((user.meta.get("nn_module_stack") or {}).values())
     path = (_SLICE.sub("", stack[-1][0]) if stack else slot_of(placeholder).name).split(".")

@@ -64,7 +64,7 @@ class _Part:
         self.highest = highest.amax(-1, keepdim=True)
 
     def _products(self, x: Tensor, tangent: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """One product over both streams, as of other frozen weights."""
+        """Compute one product over both streams, as of other frozen weights."""
         if tangent is None:
             return (x if self._weight is None else ops.linear(x, self._weight)), None
         if self._weight is None:
@@ -74,7 +74,7 @@ class _Part:
         return logits, tangents
 
     def of_label(self, values: Tensor) -> Tensor:
-        """[…, 1]: those that stand at the labels; zero of labels that are of other parts."""
+        """[…, 1]: those at the labels; zero of labels that are of other parts."""
         turns = values.shape[0] // self._place.shape[0]
         place, inside = (torch.cat([one] * turns) if turns > 1 else one for one in (self._place, self._inside))
         return torch.where(inside, values.gather(-1, place), 0.0)
@@ -154,12 +154,12 @@ class _Sums:
         return loss.squeeze(-1), self._entry.squeeze(-1)
 
     def derivatives(self, name: str) -> Tensor:
-        """The derivatives of each token's loss along what the walk has summed up under a name."""
+        """Compute the derivatives of each token's loss along what the walk has summed up under a name."""
         return _each(1 / self._sums["one"], self._sums[name]) - self._of_label[name]
 
 
 def _each(factor: Tensor, values: Tensor) -> Tensor:
-    """The product of [B, …] with [K·B, …], for each direction."""
+    """Multiply [B, …] by [K·B, …], for each direction."""
     turns = values.shape[0] // factor.shape[0]
     if turns == 1:
         return values * factor

@@ -193,7 +193,7 @@ def _folder(cache: Path) -> Path:
 
 @contextmanager
 def partial(cache: Path) -> Generator[Path, None, None]:
-    """A folder beside what is kept, for files that go with the block; what a killed export left there is pruned."""
+    """Make a folder beside the cache for files that go with the block; leftovers of a killed export are pruned."""
     folder = _folder(cache)
     try:
         yield folder
@@ -209,7 +209,7 @@ def _write(folder: Path, path: str, content: bytes) -> FileSpec:
 
 
 def _cached(key: Path) -> LoweredSegment | None:
-    """A whole and unchanged result, or nothing."""
+    """Load a whole and unchanged result, or nothing."""
     try:
         result = msgspec.json.decode((key / _INDEX).read_bytes(), type=LoweredSegment)
         sound = all(file_sha256(key / file.path) == file.sha256 for file in result.files)
@@ -230,7 +230,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _key(job: SegmentLowering) -> str:
-    """A hash of all that decides the result: graphs, weights, options, libraries, and this project's own code."""
+    """Hash all that decides the result: graphs, weights, options, libraries, and this project's own code."""
     digest = hashlib.sha256(_code_version().encode())
     options = (
         job.runtime,

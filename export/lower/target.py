@@ -82,7 +82,7 @@ class Lowering(Protocol):
         ...
 
     def dequantized(self, name: str, weight: Tensor, precision: Precision, *, embedding: bool) -> Tensor:
-        """The weight [out, in] as the runtime will see it, in float32: the reference of verification.
+        """Return the weight [out, in] as the runtime will see it, in float32: the reference of verification.
 
         `embedding` is true of a table that is only looked up.
         """
@@ -98,7 +98,7 @@ class ForProcessors(Protocol):
     """A lowering whose int8 products are not the same for all processors."""
 
     def on(self, processor: Processor, *, fine: bool = False) -> Lowering:
-        """The lowering for one of them; `fine` for models that it is too coarse for."""
+        """Return the lowering for one of them; `fine` for models that it is too coarse for."""
         ...
 
 
@@ -107,7 +107,7 @@ class Linking(Protocol):
     """A lowering that makes one program of a whole chain's, for what runs so often that each call's price counts."""
 
     def link(self, programs: Sequence[tuple[ProgramSpec, bytes]]) -> bytes:
-        """One program of those of a chain, in their order, for the folder that is named as the runtime.
+        """Link the programs of a chain, in their order, to one for the folder that is named as the runtime.
 
         Its inputs and outputs are those of `linked_tensors`.
         """
@@ -122,7 +122,7 @@ def linked_tensors(programs: Sequence[ProgramSpec]) -> tuple[tuple[TensorSpec, .
 
 
 def lowering(runtime: str, processor: str = "", *, fine: bool = False) -> Lowering:
-    """The lowering of a runtime of the table, for a processor where it is asked for one, and as fine as it can."""
+    """Return the lowering of a runtime of the table, for a processor if one is asked for, and as fine as it can."""
     where = RUNTIMES[runtime].lowering or f"export.lower.{runtime}.lowering:LOWERING"
     try:
         resolved: Lowering = resolve_name(where)

@@ -64,7 +64,7 @@ def _random_bytes(source: str, task: ModelTask) -> int:
         config = AutoConfig.from_pretrained(local_model(source) or source)
         with torch.device("meta"):
             model = getattr(transformers, task.model_class).from_config(config)
-    except Exception:  # noqa: BLE001 -- what is wrong with the model is told by its loading
+    except Exception:  # noqa: BLE001 -- loading reports what is wrong with the model
         return 0
     return sum(4 * parameter.numel() for parameter in model.parameters())
 

@@ -26,7 +26,7 @@ class KeptBlocks(Protocol):
     """4, where codes are 0 to 15 around 8; or 8, where they are bytes around 128."""
 
     def digest(self) -> str:
-        """Digest what tells it from another."""
+        """Digest what distinguishes it from another."""
         ...
 
     def codes(self) -> NDArray[np.uint8]:
@@ -51,11 +51,11 @@ def keep(tensors: Iterable[Tensor], kept: Mapping[nn.Parameter, KeptBlocks]) -> 
 
 
 def no_coarser(tensor: Tensor, precision: Precision) -> Precision:
-    """The precision that a weight is stored in: one whose file has 8 bits for it keeps them where 4 are asked for."""
+    """Return the precision that a weight is stored in: one with 8 bits in its file keeps them where 4 are asked for."""
     kept = kept_blocks(tensor)
     return "int8" if precision == "int4" and kept is not None and kept.bits == 8 else precision
 
 
 def kept_blocks(tensor: Tensor) -> KeptBlocks | None:
-    """The blocks that a weight was made of."""
+    """Return the blocks that a weight was made of."""
     return cast("KeptBlocks | None", getattr(tensor, _NOTE, None))

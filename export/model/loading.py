@@ -193,7 +193,7 @@ def _in_files(source: str, checkpoint: GgufCheckpoint | Path | None, copy: Path)
 
 
 def _place(source: str, *, random_weights: bool) -> Path | None:
-    """The folder or the GGUF file that `source` names; None for a hub name."""
+    """Return the folder or the GGUF file that `source` names; None for a hub name."""
     path = local_model(source)
     if path is None:
         require_hub(source)
@@ -223,7 +223,7 @@ def _config(where: str) -> Any:
 def _model(
     where: str, task: ModelTask, config: Any, options: dict[str, Any], *, random_weights: bool
 ) -> tuple[PreTrainedModel, tuple[str, ...]]:
-    """The model, and what of its base its weights lack."""
+    """Load the model; return it with what of its base its weights lack."""
     factory = getattr(transformers, task.model_class)
     try:
         if random_weights:
@@ -261,7 +261,7 @@ def _pooler(model: PreTrainedModel) -> str:
 
 
 def _refuse_partial(where: str, task: ModelTask, model: PreTrainedModel, loading_info: dict[str, Any]) -> None:
-    """A task layer may be new or have other labels; the base model must come from the weights, or it would be noise."""
+    """Refuse partial weights: a task layer may be new or have other labels; the base model must be whole."""
     base = model.base_model_prefix + "."
     optional = _pooler(model) + "."
     misfits = sorted(
@@ -291,7 +291,7 @@ def _tokenizer(where: str) -> PreTrainedTokenizerFast | None:
 
 
 def template_of(tokenizer: PreTrainedTokenizerFast) -> Template:
-    """A tokenizer's chat template, the default where it has several."""
+    """Return a tokenizer's chat template, the default where it has several."""
     named: Any = tokenizer.chat_template
     source = named.get("default") if isinstance(named, dict) else named
     known: dict[str, Any] = tokenizer.special_tokens_map
@@ -299,7 +299,7 @@ def template_of(tokenizer: PreTrainedTokenizerFast) -> Template:
 
 
 def _pad_token(tokenizer: PreTrainedTokenizerFast | None, config: Any) -> int:
-    """The padding token; a model that has none pads with its end of text, which the attention mask hides."""
+    """Return the padding token; a model that has none pads with its end of text, which the attention mask hides."""
     text = config.get_text_config()
     candidates = [getattr(tokenizer, "pad_token_id", None), text.pad_token_id, text.eos_token_id, 0]
     token = next(candidate for candidate in candidates if candidate is not None)

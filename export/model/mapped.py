@@ -56,7 +56,7 @@ def widened_bytes(folder: Path) -> int:
 
 
 def widened(folder: Path, copy: Path) -> Path:
-    """A checkpoint whose weights can be mapped as they are: itself, or a copy in float32, a file for each tensor."""
+    """Map a checkpoint's weights as they are, or a copy in float32, a file for each tensor."""
     names = [name for _, name, _, _ in _entries(folder)]
     if not names:
         raise ExportError(
@@ -87,7 +87,7 @@ class Scratch:
         self._count = 0
 
     def write(self, name: str, tensor: Tensor) -> str:
-        """The name of the file that a tensor is written to."""
+        """Write a tensor and return its file's name."""
         self._count += 1
         file = f"{self._count:05}{_SUFFIX}"
         try:

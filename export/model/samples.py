@@ -33,7 +33,7 @@ _TOGETHER = 32
 
 
 def sample_inputs(loaded: Loaded, batch: int, length: int, seed: int) -> dict[str, Tensor]:
-    """A batch for one shape: token inputs and labels."""
+    """Return a batch for one shape: token inputs and labels."""
     generator = torch.Generator().manual_seed(seed)
     return _padded(loaded, [_tokens(loaded, length, i, generator) for i in range(batch)], length, generator)
 

@@ -34,7 +34,7 @@ _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 @contextmanager
 def staging(out: Path) -> Generator[Path, None, None]:
-    """A folder that becomes `out` when the block ends well; what is there is kept until then."""
+    """Make a folder that becomes `out` when the block ends well; what is there is kept until then."""
     out.parent.mkdir(parents=True, exist_ok=True)
     _clean_up(out)
     folder = out.parent / f".{out.name}.partial-{os.getpid()}"
@@ -49,7 +49,7 @@ def staging(out: Path) -> Generator[Path, None, None]:
 
 @contextmanager
 def scratch(out: Path) -> Generator[Path, None, None]:
-    """A folder beside `out` for files that go with the block; what a killed export left there goes with the next."""
+    """Make a folder beside `out` for files that go with the block; leftovers of a killed export go with the next."""
     out.parent.mkdir(parents=True, exist_ok=True)
     _clean_up(out)
     folder = out.parent / f".{out.name}.scratch-{os.getpid()}"
@@ -119,7 +119,7 @@ def add_file(folder: Path, path: str, content: bytes) -> None:
 
 
 def link_file(source: Path, target: Path) -> None:
-    """A file from the cache, without a second copy where the file system allows it."""
+    """Link a file from the cache, without a second copy where the file system allows it."""
     if target.exists():  # tied weights, which two segments share
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def link_file(source: Path, target: Path) -> None:
 
 
 def add_adapter(folder: Path, config: Mapping[str, object], values: Mapping[str, Tensor]) -> None:
-    """A folder that `PeftModel.from_pretrained` loads: in a bundle, the untrained adapter."""
+    """Write a folder that `PeftModel.from_pretrained` loads: in a bundle, the untrained adapter."""
     add_file(folder, ADAPTER_WEIGHTS, save(dict(values), metadata={"format": "pt"}))
     text = json.dumps(plain(config), indent=2, sort_keys=True)
     add_file(folder, "adapter_config.json", text.encode() + b"\n")
@@ -161,7 +161,7 @@ def add_tokenizer(folder: Path, loaded: Loaded) -> str | None:
 
 
 def add_template(folder: Path, loaded: Loaded) -> str | None:
-    """The chat template with the special tokens that it may write, where rows of the task may be conversations."""
+    """Write the chat template with its special tokens, where rows of the task may be conversations."""
     if loaded.tokenizer is None or not loaded.task.kind.converses:
         return None
     add_file(folder, TEMPLATE_FILE, template_of(loaded.tokenizer).written())
@@ -191,7 +191,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def write_archive(folder: Path, target: Path) -> None:
-    """The bundle as a .zip with the same bytes every time; programs are stored, not compressed."""
+    """Write the bundle as a .zip with the same bytes every time; programs are stored, not compressed."""
     partial = folder.parent / f".{folder.name}.zip.partial-{os.getpid()}"
     try:
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:

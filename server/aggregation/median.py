@@ -1,4 +1,4 @@
-"""Take the weighted median, number by number: no minority moves it beyond what the others say."""
+"""Take the weighted median, number by number: no minority moves it beyond the others' values."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 
 FEWEST = 3
-"""The fewest holders among which one can be told to be the odd one."""
+"""The fewest holders among which one can be found to be the odd one."""
 FAR = 3.0
 """The factor of the usual length beyond which a holder is named, and left out where changes are shortened."""
 

@@ -225,7 +225,7 @@ def _chunks(file: Any) -> Iterator[bytes]:
 
 
 def _problem(response: httpx.Response) -> AdminError:
-    """Read what a spry server says of a refusal; other servers, and paths that it has not, get words of ours."""
+    """Read a spry server's reason of a refusal; other servers, and paths that it has not, get words of ours."""
     try:
         problem = response.json()
         if response.status_code == 401:

@@ -17,7 +17,7 @@ from server.sinks.sink import SINKS, Curves, Point, Sink, open_sink, send
 _PAGE = 1000
 _ENDED = "ended"
 _LATEST = 60.0
-"""Seconds behind the end of a round within which devices tell what its weights are worth to them."""
+"""The seconds after a round's end within which devices report their evaluations of its weights."""
 _LOOK = 1.0
 _MEASURED = "_global", "_personal"
 _EVALUATED = "evaluated"
@@ -36,7 +36,7 @@ def export(
 ) -> None:
     """Send a job's metrics to TensorBoard or MLflow: those that are not there yet, so that it may be repeated.
 
-    What devices measure is sent when all of a round's have told, or a minute behind its end.
+    Devices' evaluations are sent when all of a round's have reported, or a minute after its end.
 
     Example: spry job export news --to tensorboard:runs/ --follow
     """
@@ -103,7 +103,7 @@ def _waits(job: Mapping[str, Any], row: Mapping[str, Any], evaluated: Mapping[in
 
 
 def _late(administrator: Administrator, sink: Sink, job: Mapping[str, Any]) -> int:
-    """Read what devices of an ended job tell behind its last step."""
+    """Read what devices of an ended job report after its last step."""
     until, sent = time.monotonic() + _LATEST, 0
     while not (known := told(administrator, job)).is_all and time.monotonic() < until:
         sent += send(sink, known.points)

@@ -167,7 +167,7 @@ def show(
     server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a job stands.
+    """Show a job's state.
 
     Example: spry job show news --follow
     """

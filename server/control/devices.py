@@ -27,7 +27,7 @@ Totals = dict[str, Volume]
 
 
 class DeviceView(BaseModel):
-    """A device, what it said of itself last, and what it does."""
+    """A device, its last check-in, and its work."""
 
     id: str
     name: str

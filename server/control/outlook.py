@@ -1,4 +1,4 @@
-"""Estimate how much longer a job takes, and advise people where it stands still."""
+"""Estimate how much longer a job takes, and advise people where it makes no progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.storage.store import Store
 from server.storage.work import rounds
 
 _NEWEST = 6
-"""Rounds that say how long one takes."""
+"""The number of newest rounds whose times estimate the next ones."""
 _STALE = 10.0
 """Times as long as a round takes, after which a job goes on no more as it did."""
 _ROOM = 32_000_000

@@ -28,7 +28,7 @@ class Signed(NamedTuple):
 
     @property
     def device(self) -> str:
-        """Read who a request says it is from."""
+        """Read the device that a request claims to be from."""
         return self.proof.partition(".")[0]
 
     @property

@@ -1,7 +1,7 @@
 """Write the demo's data: what people say to their homes, and each device's share of it.
 
 Phrases are written from templates. Some templates of each intent are held out: no device trains on them, so that a
-model is measured on ways to put things that it has not heard. Each device has a household's habits: a few intents make
+model is measured on wordings that it has not seen. Each device has a household's habits: a few intents make
 up most of what it hears, and it has its own rooms, names and manners. So the devices' slices are alike in nothing but
 the task.
 """

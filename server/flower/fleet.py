@@ -1,4 +1,4 @@
-"""Which nodes take part in a round, and what each is given: by what they said of themselves, as on the server."""
+"""Which nodes take part in a round, and what each is given: by their own reports, as on the server."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     query   nothing                      -> check-in: what the node has, and the sha256 of its bundle
     train   task, and the round's weights -> report, and the weights of the task's units and the head
 
-A node that cannot answers with `refused`, which says why in a line. What a node says is a claim: it is checked against
+A node that cannot answers with `refused`, which says why in a line. A node's message is a claim: it is checked against
 the bundle's manifest as an update that comes by HTTP is. Bundles never travel in messages.
 """
 

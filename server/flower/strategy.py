@@ -45,7 +45,7 @@ from server.strategy.updates import Contribution, Outcome
 logger = logging.getLogger("flwr")
 T = TypeVar("T")
 ASKED_SECONDS = 120.0
-"""The time that nodes have to say what they have; one that is late is asked again in the next round."""
+"""The time that nodes have to report their data; one that is late is asked again in the next round."""
 _LOOKS_AGAIN = 1.0
 
 

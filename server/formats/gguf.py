@@ -133,5 +133,5 @@ def _laid_out(learned: Learned, architecture: Architecture, layer: str, factors:
 
 
 def neighbours(rows: Array, heads: int) -> Array:
-    """Reorder the rows of each head so that those half a head apart come to stand beside each other."""
+    """Reorder the rows of each head so that those half a head apart become neighbours."""
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)

@@ -1,8 +1,8 @@
 """The private mean of a round's updates: each clipped as a whole, their sum with Gaussian noise, by a fixed number.
 
-Every client counts the same, whatever it says of its examples, and each parameter's sum is divided by how many clients
-the round wants there, not by how many came: nothing in it depends on one client by more than the clip. Parameters that
-nobody trained get their noise too, so that it does not show who was there.
+Every client counts the same, whatever number of examples it reports, and each parameter's sum is divided by how many
+clients the round wants there, not by how many came: nothing in it depends on one client by more than the clip.
+Parameters that nobody trained get their noise too, so that it does not show who was there.
 
 The clip can follow the updates (Andrew et al., 2021, arXiv 1905.03871): by a count, with noise of its own, of how many
 were shorter, it moves until a quantile of them is. What the count costs is taken out of the noise of the job, which

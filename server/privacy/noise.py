@@ -3,7 +3,7 @@
 Each closing of a round has a key of its own, of the operating system's generator, which nothing keeps. A round that is
 closed again after a crash draws other noise; that of the first time was published nowhere, as weights become true in
 one transaction. Noise made again from a key that is kept would be worse: after a backup was restored, the same noise
-over other updates would tell their difference. A simulation names its keys, so that it can be run again.
+over other updates would reveal their difference. A simulation names its keys, so that it can be run again.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def share_of(settings: JobSettings) -> Share | None:
 
 
 def check_rounding(settings: JobSettings, manifest: Manifest) -> None:
-    """Refuse a job in which roundings tell more than the noise that is drawn beyond what is counted pays for."""
+    """Refuse a job in which roundings reveal more than the noise that is drawn beyond what is counted pays for."""
     if (share := share_of(settings)) is None:
         return
     times, delta = settings.privacy_times or settings.rounds, settings.privacy_delta

@@ -45,7 +45,7 @@ class Recipe:
         return " ".join(words).replace(str(self.bundle.parent.absolute()), ".")
 
     def make(self, words: Sequence[str], log: Path, screen: Screen, doing: str) -> None:
-        """Export, and tell the stages as they come."""
+        """Export, and print the stages as they begin."""
         log.unlink(missing_ok=True)
         with (
             screen.stage(doing, f"Exported and verified: {self.bundle}"),

@@ -1,6 +1,6 @@
 """Decide who shares masks with whom in a sum, by pure functions of the cards that arrived.
 
-Devices with the same units are a team. Team-mates stand in a ring, in an order that nobody chooses (by the hash of
+Devices with the same units are a team. Team-mates form a ring, in an order that nobody chooses (by the hash of
 their cards), and each shares masks and secrets with its neighbours there; a small team is one neighbourhood. Masks of
 the head and of reports' numbers also go to a few devices of other teams, so that only the sum of all is seen.
 """

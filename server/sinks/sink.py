@@ -1,7 +1,7 @@
 """Send a job's curves to other places: a file for each kind of place, found by its entry point.
 
 A sink says which points it has, and takes those that it lacks. So a job is sent as often as one likes, while it runs
-and when it has ended, and no point stands there twice.
+and when it has ended, and no point is there twice.
 """
 
 from __future__ import annotations

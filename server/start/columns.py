@@ -1,4 +1,4 @@
-"""Which columns hold what in somebody's data: by their names where these are common, else by what stands in them."""
+"""Which columns hold what in somebody's data: by their names where these are common, else by their contents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SENTENCE = 6.0
 _MOST = 0.9
 """The share of rows that must have their shape's fields; a few may lack them."""
 _SURE = "conversations", "conversation", "instruction"
-"""Columns of language models' rows alone, whatever stands in them."""
+"""Columns of language models' rows alone, whatever their contents."""
 
 
 class Found(NamedTuple):

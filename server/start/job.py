@@ -30,7 +30,7 @@ class NewestJob(msgspec.Struct, frozen=True):
 
 
 class EnrolmentToken(msgspec.Struct, frozen=True):
-    """An enrolment token, which the server does not tell again."""
+    """An enrolment token, which the server does not show again."""
 
     id: str
     token: str

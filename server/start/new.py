@@ -127,7 +127,7 @@ def _write_rows(path: Path, part: Portion) -> None:
             rows.write(msgspec.json.encode(part.source.row(place)) + b"\n")
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------
+# --- what is printed -------------------------------------------------------------------------------------------------
 
 
 def _show(folder: Path, survey: Survey, choice: Choice, told: list[str]) -> None:

@@ -84,7 +84,7 @@ def status(
     project: FolderOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON on standard output.")] = False,
 ) -> None:
-    """Show what of a project runs, and how its job stands. Ends with 1 where the server does not run.
+    """Show a project's running processes, and its job's state. Ends with 1 where the server does not run.
 
     Example: spry status
     """

@@ -34,7 +34,7 @@ _ABANDONED = 3600.0
 
 
 def sweep(store: Store, first_rounds: int) -> None:
-    """Forget what the settings say. Each kind in a transaction of its own, so that none holds others up for long."""
+    """Delete what the settings no longer keep, each kind in its own transaction, lest one hold up the others."""
     now, settings = store.now(), store.settings
     old = _old_rounds(now - settings.keep_days * _DAY, first_rounds)
     with store.database.write() as connection:

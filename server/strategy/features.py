@@ -1,6 +1,6 @@
 """Take the head's step from measured features: an exact gradient needs no rate where the features' moments are known.
 
-The head's last layer is a product with features, so its mean gradient says little as it stands: most of it is about
+The head's last layer is a product with features, so its raw mean gradient is of little use: most of it is about
 the features' mean, which belongs to the bias, and about the few directions in which all features vary. Taken about the
 mean, and through the inverse of the covariance, every direction is stepped in alike: the same share of the way for
 features of any size, for one device and for a hundred. It is a step of Newton's method, with the curvature of a class's

@@ -56,7 +56,7 @@ def believed(state: Weights, told: Sequence[Moments], change: HeadChange) -> lis
     """Leave out the moments that vary too much along what the head's step needs, or altogether.
 
     None counts more rows than the median one. Where fewer than three devices report theirs, these are made smaller, to
-    as much as is believed: features grow as the units train, and nobody else could say so.
+    as much as is believed: features grow as the units train, and nobody else could confirm it.
     """
     told = [one for one in told if one.rows]
     if not told:

@@ -1,4 +1,4 @@
-"""Check-ins of devices that only wait, answered at once: most of what a server with many devices hears.
+"""Check-ins of devices that only wait, answered at once: most requests to a server with many devices.
 
 Whatever is not plain (a device that is not known yet, one that may get a task or has one, a message that does not fit)
 goes on to the route, which is described in the API and says the same; here is no second way to be refused.

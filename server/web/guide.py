@@ -22,7 +22,7 @@ HEADERS = headers_with(_POLICY)
 
 
 def install(app: FastAPI) -> None:
-    """Show the guide, or say how to come by it."""
+    """Show the guide, or say how to get it."""
     if (FOLDER / "index.html").is_file():
         app.mount(PAGE, Pages(FOLDER, HEADERS, html=True), name="guide")
         return

@@ -40,7 +40,7 @@ class Load:
         self._next = self._loop.call_at(self._due, self._look)
 
     def takes(self) -> bool:
-        """Count a check-in, and say whether it is looked at."""
+        """Count a check-in; return whether it is looked at."""
         now = self._loop.time()
         if now >= self._second + 1.0:
             self._second, self._taken = now, 0

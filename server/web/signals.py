@@ -1,6 +1,6 @@
 """Handle the signals that end the server.
 
-uvicorn waits for all answers before it tells the application that it stops. An endless answer, such as a stream
+uvicorn waits for all answers before it stops the application. An endless answer, such as a stream
 of events, must end before.
 """
 

@@ -26,7 +26,7 @@ BEING_ANSWERED = "spry_answering"
 _HEAD = 32 << 10
 """Bytes of a head, or of what frames a body, that a connection may hold."""
 _DISCARDED = 1 << 20
-"""The bytes of a body that are discarded after its answer, so that the sender comes to read the answer."""
+"""The bytes of a body that are discarded after its answer, so that the sender reads the answer."""
 _FRAMING = 8
 """Bytes that frame a byte of a body at most, in chunks of one."""
 _WRITTEN = 32 << 10

@@ -32,7 +32,7 @@ class ServerSentEvent(NamedTuple):
 
 
 class News(NamedTuple):
-    """Events to tell now, and whether there will be more."""
+    """The events to send now, and whether there will be more."""
 
     events: Sequence[ServerSentEvent]
     goes_on: bool = True

@@ -156,7 +156,7 @@ def _shape(text: str, offered: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 
 def _cuts(text: str, chain: Chain) -> list[int]:
-    """The cuts to measure from: by default the first, the middle and the last one."""
+    """Return the cuts to measure from: by default the first, the middle and the last one."""
     starts = chain.starts()
     if text == "all" or not starts:
         return starts
@@ -188,7 +188,7 @@ def _both_ways(work: BenchWork, chain: Chain, tell: Callable[[str], None]) -> It
 def _rows(
     work: BenchWork, chain: Chain, tell: Callable[[str], None], forward: float | None = None
 ) -> Iterator[StepFigures]:
-    """A row for each variant, with its ratio to a forward: by default their own."""
+    """Yield a row for each variant, with its ratio to a forward: by default their own."""
     times = _worker(work)
     tell("times")
     forward = forward or next(one.cpu_ms for one in times if one.variant.kind == FORWARD)

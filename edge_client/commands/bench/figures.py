@@ -46,7 +46,7 @@ class NotMeasured(msgspec.Struct, frozen=True):
 
 
 def from_baseline(row: Mapping[str, Any]) -> StepFigures | NotMeasured:
-    """A baseline's row: figures, or `skipped` with the reason in one line."""
+    """Return a baseline's row: figures, or `skipped` with the reason in one line."""
     return msgspec.convert(row, NotMeasured) if "skipped" in row else msgspec.convert(row, StepFigures)
 
 

@@ -42,7 +42,7 @@ def kinds(rows: Iterable[StepFigures]) -> list[Kind]:
 
 
 def draw(rows: Sequence[StepFigures], title: str) -> str:
-    """A colour for each runtime, and other marks for what is measured beside the bundle."""
+    """Draw a colour for each runtime, and other marks for what is measured beside the bundle."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 

@@ -126,7 +126,7 @@ class Bench:
         return Chain(self.manifest, self.work.runtime, self.work.batch, self.work.length, count)
 
     def step(self, variant: Variant) -> Callable[[], object]:
-        """A function that takes one step; what it needs beforehand (directions, a prefix) is computed here."""
+        """Return a function that takes one step; what it needs beforehand (directions, a prefix) is computed here."""
         count = self._chain(variant.directions).directions
         shape = self.work.batch, self.work.length
         stepper = Stepper(self.manifest, self.runtime, self.work.runtime, *shape, count, low_memory=variant.low_memory)
@@ -151,7 +151,7 @@ class Bench:
         return lambda: stepper.along(*inputs, directions, variant.cut, hidden=hidden)
 
     def times(self) -> list[Measured]:
-        """The sums of their programs' times; of a step that holds one program at a time, its own."""
+        """Return the sums of their programs' times; of a step that holds one program at a time, its own."""
         together = [variant for variant in self.work.variants if not variant.low_memory]
         alone = {variant: self.step(variant) for variant in self.work.variants if variant.low_memory}
         sampled = few_of_each([program for variant in together for program in self._programs(variant)])
@@ -178,7 +178,7 @@ class Bench:
         return programs_of(self._chain(variant.directions), variant)
 
     def _run(self, program: ProgramSpec) -> Callable[[], object]:
-        """A function that runs one program as a step does."""
+        """Return a function that runs one program as a step does."""
         inputs = {spec.name: random_input(spec, seed) for seed, spec in enumerate(program.inputs)}
         inputs |= {name: SMALL * array for name, array in inputs.items() if name.startswith(WEIGHT)}
 
@@ -208,7 +208,7 @@ class Bench:
 
 
 def few_of_each(programs: Iterable[ProgramSpec]) -> list[ProgramSpec]:
-    """Some of those that differ in their weights alone, evenly spread over the chain, in the order of the chain."""
+    """Return some of those that differ in their weights alone, evenly spread over the chain, in its order."""
     by_shape: dict[Any, dict[str, ProgramSpec]] = {}
     order: dict[str, int] = {}
     for program in programs:

@@ -53,7 +53,7 @@ def doctor(
 
 
 def _data_folder() -> Path | None:
-    """The data folder of the server that would run here."""
+    """Return the data folder of the server that would run here."""
     named = os.environ.get("SPRY_DATA_DIR")
     folder = Path(named or "spry-data")
     return folder if named or folder.is_dir() else None

@@ -27,7 +27,7 @@ _NO_BUNDLE = "0" * 64
 
 
 def server(asked: Scope) -> Iterator[Finding]:
-    """A server as this device sees it; nothing where none is named."""
+    """Check a server as this device sees it; yield nothing where none is named."""
     if asked.server is None:
         return
     url = checked_address(asked.server)

@@ -69,7 +69,7 @@ def start_anew(reporter: Reporter, idle: Idle) -> None:
 
 
 def handed_over() -> Idle | None:
-    """The wait that the process before this one began; asked once, so that no child takes it for its own."""
+    """Return the wait that the process before this one began; asked once, so that no child takes it for its own."""
     try:
         return msgspec.json.decode(os.environ.pop(IDLE_VARIABLE, ""), type=Idle)
     except msgspec.DecodeError:

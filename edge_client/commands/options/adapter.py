@@ -32,7 +32,7 @@ _ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda adapter: hasatt
 
 
 def own_rank(method: str) -> int:
-    """The rank that an adapter was measured best with; the usual for one that is not known."""
+    """Return the rank that an adapter was measured best with; the usual for one that is not known."""
     return _ADAPTERS[method].rank if method in _ADAPTERS else USUAL_RANK
 
 
@@ -42,7 +42,7 @@ def own_options(method: str) -> tuple[str, ...]:
 
 
 def own_depth(method: str) -> float:
-    """The share of a model's blocks, from its end, that an adapter was measured best in; all for one not known."""
+    """Return the share of a model's blocks, from its end, that an adapter was measured best in; all if unknown."""
     return _ADAPTERS[method].depth if method in _ADAPTERS else ALL_BLOCKS
 
 

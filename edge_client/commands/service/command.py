@@ -100,7 +100,7 @@ def install_service(
 
 
 def understood(what: str, args: list[str]) -> Wanted:
-    """The command's own parser decides what is right; paths must hold wherever systemd starts it."""
+    """Check the command by its own parser; make paths hold wherever systemd starts it."""
     if what not in ("join", "serve") or what not in installed():
         raise ServiceError(f"a service runs join or serve, got {what!r}")
     entry = installed()[what]
@@ -131,12 +131,12 @@ _TOLD = "token", "server"
 
 
 def _paths(function: Callable[..., object]) -> set[str]:
-    """The options that name files and folders."""
+    """Return the options that name files and folders."""
     return {name for name, kind in get_type_hints(function).items() if Path in (kind, *get_args(kind))}
 
 
 def service_of(wanted: Wanted, name: str, place: UnitFolders, runner: str | None, memory: int | None) -> Service:
-    """The unit of a command. What it keeps goes to a folder of its own below /var/lib, unless it names one."""
+    """Return the unit of a command. What it keeps goes to a folder of its own below /var/lib, unless it names one."""
     kept = _kept(wanted.name)
     named: Path | None = wanted.values.get(kept)
     own = default_home() if wanted.name == "join" else Path.home() / ".local" / "share" / "spry-server"
@@ -180,7 +180,7 @@ def install(service: Service, name: str, place: UnitFolders, token: str | None, 
 
 
 def _kept(what: str) -> str:
-    """The option that names the one folder to be written."""
+    """Return the option that names the one folder to be written."""
     return "home" if what == "join" else "data"
 
 

@@ -110,7 +110,7 @@ class Service:
 
 
 def quoted(word: str) -> str:
-    """A word of a line that is split into words; systemd reads `%` as a specifier."""
+    """Return a word of a line that is split into words; systemd reads `%` as a specifier."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
     escaped = escaped.replace("%", "%%")
     plain_ = escaped == word and word and not set(word) & set(" ';#")
@@ -118,11 +118,11 @@ def quoted(word: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A value that takes the rest of its line."""
+    """Return a value that takes the rest of its line."""
     return text.replace("%", "%%").replace("\n", " ")
 
 
 def variable(name: str, value: str) -> str:
-    """A line of a file of variables."""
+    """Return a line of a file of variables."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")
     return f'{name}="{escaped}"\n'

@@ -56,7 +56,7 @@ _NORMAL = -math.log(2 * math.pi) / 2
 
 @pair_of(aten.gelu.default)
 def _gelu(directions: Directions, x: Dual, *, approximate: str = "none") -> tuple[Tensor, Tensor]:
-    """The value by what its slope is made of, which costs as much as the operator itself."""
+    """Compute gelu by the parts of its slope, which costs as much as the operator itself."""
     assert x.tangent is not None
     share, growth = _tanh_parts(x.value) if approximate == "tanh" else _normal_parts(x.value)
     slope = share + x.value * growth
@@ -143,7 +143,7 @@ def _scaled(directions: Directions, operand: Any, factor: Any, result: Tensor, *
 
 
 def _terms(directions: Directions, result: Tensor, *operands: Any) -> list[Tensor | None]:
-    """The operands' tangents as terms of the tangent of a sum; a single one takes the sum's shape."""
+    """Return the operands' tangents as terms of the tangent of a sum; a single one takes the sum's shape."""
     batched = _is_batched(result, *operands)
     terms = [
         None if tangent(operand) is None else directions.spread(operand, result, batched=batched)
@@ -154,7 +154,7 @@ def _terms(directions: Directions, result: Tensor, *operands: Any) -> list[Tenso
 
 
 def _whole(directions: Directions, tangent: Tensor, result: Tensor, *, batched: bool) -> Tensor:
-    """A tangent in the shape that belongs to `result`."""
+    """Return a tangent in the shape that belongs to `result`."""
     shape = directions.shape(result, batched=batched)
     return tangent if list(tangent.shape) == shape else tangent.expand(shape)
 

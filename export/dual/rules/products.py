@@ -28,7 +28,7 @@ def _frozen_linear_t(directions: Directions, x: Dual, weight: Dual) -> tuple[Ten
 
 
 def _over_both(product: Callable[[Tensor, Tensor], Tensor], x: Dual, weight: Dual) -> tuple[Tensor, Tensor]:
-    """One product over both streams: the weight is read, and packed by the runtime, once."""
+    """Compute one product over both streams: the weight is read, and packed by the runtime, once."""
     assert x.tangent is not None
     value = x.value if x.batched else x.value.unsqueeze(0)
     both = product(torch.cat([value, x.tangent]), weight.value)
@@ -65,7 +65,7 @@ def _widens(directions: Directions, x: Dual, weight: Dual) -> bool:
 
 
 def _as_one(directions: Directions, x: Dual, weight: Dual, turned: Tensor) -> Tensor:
-    """The sum of dx W and x dW as the product of [dx, x] and W above dW."""
+    """Compute the sum of dx W and x dW as the product of [dx, x] and W above dW."""
     assert x.tangent is not None
     same = weight.value.transpose(0, 1).unsqueeze(0).expand(len(turned), -1, -1)
     return torch.matmul(torch.cat([x.tangent, directions.match(x)], 2), torch.cat([same, turned], 1))
@@ -113,7 +113,7 @@ def _times_weights(directions: Directions, x: Dual, weights: Tensor, result: Ten
 
 
 def _side_by_side(directions: Directions, x: Tensor, weights: Tensor) -> Tensor:
-    """An example's narrow matrices of all directions as one, so that x [B, tokens, in] is read once."""
+    """Join an example's narrow matrices of all directions, so that x [B, tokens, in] is read once."""
     apart = weights.unflatten(0, (directions.count, -1))
     together = torch.matmul(x, apart.permute(1, 2, 0, 3).flatten(2))
     return together.unflatten(2, (directions.count, -1)).permute(2, 0, 1, 3).flatten(0, 1)

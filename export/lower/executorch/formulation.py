@@ -54,7 +54,7 @@ def formulation(*targets: Any) -> Callable[[Formulation], Formulation]:
 
 
 def plain(value: Any) -> Any:
-    """The tensor that a value stands for."""
+    """Return the tensor that a value stands for."""
     return value.boolean() if isinstance(value, Mask) else value.tensor() if isinstance(value, Fill) else value
 
 

@@ -64,7 +64,7 @@ class EdgeGraph:
         return node
 
     def constant(self, name: str, value: Tensor) -> fx.Node:
-        """The placeholder of a stored tensor, one for each name; they come before the inputs."""
+        """Return the placeholder of a stored tensor, one for each name; they come before the inputs."""
         if name not in self.stored:
             with self.graph.inserting_before(self.inputs[0]):
                 node = self.graph.placeholder(f"stored_{len(self.stored)}")
@@ -77,7 +77,7 @@ class EdgeGraph:
         return self.constant(f"number {value!r} of {dtype}", torch.tensor(value, dtype=dtype))
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        """A node of an aten operator; its result is contiguous, as all are in this dialect."""
+        """Add a node of an aten operator; its result is contiguous, as all are in this dialect."""
         with self.mode, torch.no_grad():
             result = target(*fx.map_arg(args, _value), **fx.map_arg(kwargs, _value))
         node = self.graph.call_function(aten_to_edge(_COPYING.get(target, target)), args, kwargs)
@@ -104,7 +104,7 @@ class EdgeGraph:
             return torch.empty(tuple(like.shape), dtype=like.dtype)
 
     def program(self, results: Sequence[fx.Node]) -> ExportedProgram:
-        """A result is a node of its own: a program may not hand on an input or a stored tensor, nor one thing twice."""
+        """Return the program, each result a node of its own: none may be an input, a stored tensor or another one."""
         outputs: list[fx.Node] = []
         for node in results:
             own = node.op != "placeholder" and node not in outputs

@@ -50,7 +50,7 @@ class ExecuTorchLowering:
         *,
         tied: Collection[str] = (),
     ) -> Lowered:
-        """Lower a segment; a tied weight is stored in each of its segments, since a file stands alone."""
+        """Lower a segment; a tied weight is stored in each of its segments, since a file has no others beside it."""
         weights = StoredWeights(stored, precision, tied)
         methods = {
             shaped.name: translated(*rewritten(shaped.program, stored, precision), weights)
@@ -73,7 +73,7 @@ class ExecuTorchLowering:
 
 
 def _emitted(methods: dict[str, ExportedProgram]) -> tuple[bytes, list[tuple[str, str]]]:
-    """One file with all methods, and what is left to slow kernels, by method."""
+    """Emit one file with all methods; return what is left to slow kernels, by method."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         manager = EdgeProgramManager(methods, None, CONFIG)
@@ -92,7 +92,7 @@ def _emitted(methods: dict[str, ExportedProgram]) -> tuple[bytes, list[tuple[str
 
 
 def _with_shapes_alone(program: ExportedProgram) -> list[LoweredBackendModule]:
-    """The program's delegates, in whose place stand others: each pass still to come runs their programs anew."""
+    """Replace the program's delegates by ones of shapes alone: each pass still to come runs their programs anew."""
     delegates = {
         name: part for name, part in program.graph_module.named_children() if isinstance(part, LoweredBackendModule)
     }

@@ -34,7 +34,7 @@ _EPSILON = torch.finfo(torch.float32).eps
 def linear(
     edge: EdgeGraph, x: fx.Node, name: str, weight: Tensor | Quantized, bias: fx.Node | None, *, alone: bool = False
 ) -> fx.Node:
-    """A frozen product, x @ weight.T (+ bias); `alone` may be in another delegate than others of the same x.
+    """Multiply by a frozen weight, x @ weight.T (+ bias); `alone` may be in another delegate than others of the same x.
 
     Numbers in 8 bits do not cross from one delegate to the next.
     """
@@ -87,7 +87,7 @@ def _rows_of_activations(edge: EdgeGraph, x: fx.Node) -> fx.Node:
 
 
 def linear_t(edge: EdgeGraph, gradient: fx.Node, name: str, weight: Tensor | Quantized) -> fx.Node:
-    """A frozen product the other way round, gradient @ weight."""
+    """Multiply by a frozen weight the other way round, gradient @ weight."""
     shape = tuple(value_of(gradient).shape)
     if isinstance(weight, Tensor):
         flat = edge.reshape(gradient, -1, shape[-1])

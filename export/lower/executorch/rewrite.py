@@ -35,7 +35,7 @@ _COPIES = (aten.clone.default, aten.contiguous.default, aten.alias.default)
 def rewritten(
     program: Program, stored: Mapping[str, Tensor], precision: Precision = "none"
 ) -> tuple[fx.GraphModule, dict[str, Tensor]]:
-    """The graph in core operators, and the constants that were computed for it."""
+    """Rewrite the graph in core operators; return it with the constants that were computed for it."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(program.graph.graph, _Copies()))
     source = module_of(graph)

@@ -40,14 +40,14 @@ class StoredWeights:
         return self._linears[name]
 
     def rows(self, name: str, rows: tuple[int, int]) -> Tensor | Quantized:
-        """Some rows of a product's weight, in buffers of their own: an edge program takes a buffer whole."""
+        """Return some rows of a product's weight, in buffers of their own: an edge program takes a buffer whole."""
         if (name, rows) not in self._rows:
             whole, part = self.linear(name), slice(*rows)
             self._rows[name, rows] = whole[part].clone() if isinstance(whole, Tensor) else whole.of_rows(part)
         return self._rows[name, rows]
 
     def table(self, name: str) -> Tensor | Quantized:
-        """A tied table is rounded as the product's weight is first: the model has one weight, not two."""
+        """Round a tied table as the product's weight is first: the model has one weight, not two."""
         if name not in self._tables:
             table = self.stored[name]
             product = self.linear(name) if name in self.tied else table
@@ -145,7 +145,7 @@ class _Translator:
         return node.name not in self.folded and slot_of(node).rows is not None
 
     def _weight(self, node: fx.Node) -> tuple[str, Tensor | Quantized]:
-        """A product's weight, and what its constants are called after."""
+        """Return a product's weight, and what its constants are called after."""
         name, tensor = self._tensor(node)
         if node.name in self.folded:
             return name, tensor

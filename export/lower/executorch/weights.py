@@ -47,7 +47,7 @@ class Quantized:
     """The rotation of the input; the codes are those of the turned weight."""
 
     def of_rows(self, rows: slice) -> Quantized:
-        """Some rows, copied."""
+        """Return some rows, copied."""
         return replace(self, codes=self.codes[rows].clone(), scales=self.scales[rows].clone())
 
     @property
@@ -70,7 +70,7 @@ class Quantized:
 
 
 def effective(weight: Tensor, precision: Precision) -> Precision:
-    """The precision in which a linear's weight [out, in] is stored."""
+    """Return the precision in which a linear's weight [out, in] is stored."""
     rows, columns = weight.shape
     if precision == "none" or min(rows, columns) < _SMALLEST:
         return "none"
@@ -120,12 +120,12 @@ def _nibbles(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _unit(scales: Tensor) -> Tensor:
-    """The smallest power of two of which the largest scale of each row is no more than 127."""
+    """Return the smallest power of two of which the largest scale of each row is no more than 127."""
     return torch.exp2(torch.ceil(torch.log2(_not_zero(scales.amax(1, keepdim=True)) / _MOST_UNITS)))
 
 
 def _rotation(rows: int, columns: int) -> Tensor | None:
-    """A Hadamard matrix: orthogonal and symmetric, so it also turns back."""
+    """Build a Hadamard matrix: orthogonal and symmetric, so it also turns back."""
     if columns % _TURNED or columns > _MOST_INPUTS_PER_OUTPUT * rows:
         return None
     matrix = torch.ones(1, 1)
@@ -139,7 +139,7 @@ def _turn(rows: Tensor, rotation: Tensor) -> Tensor:
 
 
 def quantize_table(table: Tensor, precision: Precision) -> Quantized | None:
-    """An embedding [rows, width], None where it stays in float32."""
+    """Quantize an embedding [rows, width]; None where it stays in float32."""
     if effective(table, precision) == "none":
         return None
     parts = [_bytes(rows.to(torch.float32)) for rows in table.detach().split(_ROWS_AT_ONCE)]

@@ -51,7 +51,7 @@ class Blocks4(Frozen):
         return self._unpadded(graph, sum_of_products(graph, gradient, *self._floats(graph)))
 
     def _floats(self, graph: Graph) -> tuple[list[str], list[tuple[int, int]]]:
-        """The packed bytes, seen as uint4 [out, in], in float32, slice by slice."""
+        """Return the packed bytes, seen as uint4 [out, in], in float32, slice by slice."""
         key = "floats", self.name, self.part
         if key not in graph.notes:
             graph.notes[key] = self._dequantized(graph)
@@ -92,5 +92,5 @@ class Blocks4(Frozen):
 
 
 def _eights(count: int) -> Array:
-    """The zero point of `count` blocks, two to a byte."""
+    """Return the zero point of `count` blocks, two to a byte."""
     return np.full(-(-count // 2), 0x88, np.uint8)

@@ -39,7 +39,7 @@ class Frozen(ABC):
         self.out, self.columns = self.part[1] - self.part[0], weight.shape[1]
 
     def store(self, suffix: str, make: Callable[[], Array]) -> WeightReference:
-        """The rows meant of what is stored whole."""
+        """Return the rows meant of what is stored whole."""
         whole = self.file.add(f"{self.name}.{suffix}", make)
         return whole.slice(*self.part) if self.rows else whole
 
@@ -49,13 +49,13 @@ class Frozen(ABC):
     @classmethod
     @abstractmethod
     def rounded(cls, weight: Floats) -> Floats:
-        """The weight as the programs see it."""
+        """Return the weight as the programs see it."""
 
     @abstractmethod
     def linear(self, graph: Graph, x: fx.Node) -> str: ...
 
     def linear_before_t(self, graph: Graph, x: fx.Node) -> str:
-        """The product, where that with the other orientation comes right behind it and may share what it needs."""
+        """Multiply where the other orientation's product comes right behind and may share what it needs."""
         return self.linear(graph, x)
 
     @abstractmethod
@@ -99,7 +99,7 @@ def slices(rows: int, columns: int) -> list[tuple[int, int]]:
 
 
 def sum_of_products(graph: Graph, gradient: Operand, weights: Sequence[str], parts: Sequence[tuple[int, int]]) -> str:
-    """The product with a weight whose rows come in slices."""
+    """Multiply by a weight whose rows come in slices."""
     if len(weights) == 1:
         return graph.op("MatMul", gradient, weights[0])
     sizes = graph.integers(*(stop - start for start, stop in parts))

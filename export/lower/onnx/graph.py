@@ -53,7 +53,7 @@ class WeightReference:
     shape: tuple[int, ...]
 
     def slice(self, start: int, stop: int) -> WeightReference:
-        """Some of the rows."""
+        """Return some of the rows."""
         if (start, stop) == (0, self.shape[0]):
             return self
         row = self.size // self.shape[0]
@@ -147,7 +147,7 @@ class Graph:
     def external(
         self, reference: WeightReference, alias: str = "", dtype: int | None = None, shape: Sequence[int] | None = None
     ) -> str:
-        """A weight in an external file; the same bytes may be read under an alias as another type or shape."""
+        """Return a weight in an external file; the same bytes may be read under an alias as another type or shape."""
         name = reference.name + alias
         if name not in self._initializers:
             tensor = TensorProto(

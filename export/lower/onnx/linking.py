@@ -60,7 +60,7 @@ class _Chain:
 
 
 def link(programs: Sequence[tuple[ProgramSpec, bytes]]) -> bytes:
-    """A model for the folder `onnx/`, of those of a chain."""
+    """Link the models of a chain to one, for the folder `onnx/`."""
     chain, models = _Chain(), [ModelProto.FromString(content) for _, content in programs]
     for number, ((program, _), model) in enumerate(zip(programs, models, strict=True)):
         chain.add(number, program, model, PurePosixPath(*PurePosixPath(program.file).parts[1:-1]))

@@ -36,7 +36,7 @@ def rank_of(node: fx.Node) -> int:
 
 
 def as_type(graph: Graph, operand: Any, dtype: torch.dtype) -> Operand:
-    """An operand in the type that the operation is computed in."""
+    """Return an operand in the type that the operation is computed in."""
     if not isinstance(operand, fx.Node):
         return np.asarray(operand, NUMPY[dtype])
     return operand if value_of(operand).dtype == dtype else graph.op("Cast", operand, to=DTYPES[dtype])

@@ -56,7 +56,7 @@ class SegmentWeights:
         self._frozen: dict[Slot, Frozen] = {}
 
     def frozen(self, slot: Slot) -> Frozen:
-        """A weight of the operators in `export.graph.ops`."""
+        """Translate a weight of the operators in `export.graph.ops`."""
         name = slot.name
         if slot not in self._frozen:
             weight = self.stored[name]
@@ -72,7 +72,7 @@ class SegmentWeights:
         return self._frozen[slot]
 
     def plain(self, slot: Slot) -> WeightReference:
-        """A bias, a norm's weight, a constant: as it is."""
+        """Translate a bias, a norm's weight, a constant: as it is."""
         return self.own.add(self._name(slot.name), lambda: self.stored[slot.name].detach().numpy())
 
     def _name(self, name: str) -> str:

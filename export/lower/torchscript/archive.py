@@ -15,7 +15,7 @@ _SOURCES = ".debug_pkl"
 
 
 def archive(module: Any) -> bytes:
-    """The file that `torch.jit.save` writes, without source locations."""
+    """Return the file that `torch.jit.save` writes, without source locations."""
     reader = native.PyTorchFileReader(BytesIO(module.save_to_buffer({})))
     result = BytesIO()
     writer = native.PyTorchFileWriter(result)

@@ -31,7 +31,7 @@ class TorchscriptLowering:
         *,
         tied: Collection[str] = (),
     ) -> Lowered:
-        """Lower a segment; a tied weight is stored in each of its segments, since a file stands alone."""
+        """Lower a segment; a tied weight is stored in each of its segments, since a file has no others beside it."""
         methods = Methods(stored, precision)
         ordered = sorted(programs, key=lambda shaped: shaped.name)
         for shaped in ordered:

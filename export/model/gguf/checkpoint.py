@@ -124,7 +124,7 @@ class GgufCheckpoint:
             yield name, torch.from_numpy(np.require(value, requirements=["C", "W"]))
 
     def laid_out(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """A weight, or anything that has its rows, as transformers keeps it under this name."""
+        """Return a weight, or anything that has its rows, as transformers keeps it under this name."""
         layer = name.split(".")[-2]
         if self.family.from_one and layer.endswith("norm"):
             return rows - 1
@@ -156,14 +156,14 @@ class GgufCheckpoint:
         return layer in self.family.turned and part == "weight"
 
     def numbers(self, tensor: TensorInfo) -> np.ndarray:
-        """A tensor in float32."""
+        """Return a tensor in float32."""
         import gguf
 
         kind = gguf.GGMLQuantizationType(tensor.kind)
         return np.asarray(gguf.quants.dequantize(self.raw(tensor), kind), np.float32).reshape(tensor.shape)
 
     def raw(self, tensor: TensorInfo) -> np.ndarray:
-        """A tensor's bytes as they are in the file, row by row."""
+        """Return a tensor's bytes as they are in the file, row by row."""
         size = _bytes(tensor)
         mapped = np.memmap(self.path, np.uint8, "r", tensor.offset, (size,))
         return mapped.reshape(*tensor.shape[:-1], -1)
@@ -188,7 +188,7 @@ class GgufCheckpoint:
 
 
 def half_apart(rows: int, heads: int) -> np.ndarray:
-    """The order that puts features half a head apart which are neighbours in each of so many heads."""
+    """Return the order that puts features half a head apart which are neighbours in each of so many heads."""
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
@@ -211,7 +211,7 @@ def _bytes(tensor: TensorInfo) -> int:
 
 
 def _check(path: Path, tensor: TensorInfo, there: int) -> None:
-    """A tensor's numbers can be read, and are all in the file."""
+    """Check that a tensor's numbers can be read, and are all in the file."""
     try:
         import gguf
     except ImportError as error:

@@ -43,7 +43,7 @@ _PATIENT, _SOON = 5.0, 0.3
 class Summands(Reports):
     """Takes updates, scalars and failures, and devices' messages of secure sums."""
 
-    # --- what devices say ---
+    # --- messages of devices ---
 
     def take_message(self, device: str, task: str, message: Message, data: bytes) -> Receipt:
         assignment = self._assignment(device, task)
@@ -187,7 +187,7 @@ class Summands(Reports):
         manifest = self._store.bundles.manifest(job.bundle)
         return sizes_in_sum(manifest, carried(self._store, job, assignment.slot), scores_of(self._store, job))
 
-    # --- what devices are told ---
+    # --- answers to devices ---
 
     def view(self, device: str, task: str) -> bytes:
         """Return the state of a sum for one of its devices."""

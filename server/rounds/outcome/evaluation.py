@@ -73,8 +73,8 @@ def evaluate(store: Store, job: Job, weights: Weights, *, done: int) -> dict[str
 def _compared(store: Store, job: Job, weights: Weights, done: int) -> dict[str, Weights]:
     """Choose which other weights are measured after so many rounds; each takes as long as the model's own.
 
-    The task layer by itself at evaluations 1, 2, 4, 8 and so on, and the last: a few points say how the two grow apart.
-    The model before any round at the first evaluation.
+    The task layer by itself at evaluations 1, 2, 4, 8 and so on, and the last: a few points show how the two grow
+    apart. The model before any round at the first evaluation.
     """
     settings = job.settings
     number = done // settings.evaluate_every

@@ -1,7 +1,7 @@
 """Find who is in a round, and who could still join: a round that wants more clients than there are goes on with all.
 
-Devices count that were heard of lately and, by what they said of themselves, can take a place that is left. What a
-device said is written down within seconds; until then one that has just enrolled counts as suitable.
+Devices count that checked in lately and, by their check-ins, can take a slot that is left. Check-ins are written down
+within seconds; until then a device that has just enrolled counts as suitable.
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ class Offers:
             published=self._store.models.published(job.id, version) if settings.training.mode == "epoch" else 0.0,
         )
 
-    # --- what devices said ---
+    # --- check-ins of devices ---
 
     def save_profiles(self) -> None:
         """Write check-ins together rather than one by one, and count the devices that are here."""

@@ -276,7 +276,7 @@ class Fleet:
 
 
 def _told(outcome: Outcome, *, private: bool) -> dict[str, Any]:
-    """Sum up what clients report; under differential privacy they tell no losses and no counts of examples."""
+    """Sum up what clients report; under differential privacy they report no losses and no counts of examples."""
     reports = outcome.reports
     figures: dict[str, Any] = {"clients": len(reports)}
     if not private:

@@ -1,4 +1,4 @@
-"""A run's folder: what was asked for, a line for each round, and where it stands, so that it can go on.
+"""A run's folder: what was asked for, a line for each round, and its state, so that it can go on.
 
 config.json     everything that decides the numbers
 rounds.jsonl    a line for each round; rounds.csv holds the same at the end

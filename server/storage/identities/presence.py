@@ -57,7 +57,7 @@ class Presence:
         return self.wanted * self._share
 
     def took(self, seconds: float) -> None:
-        """Note how long an answer took, or how late this process came to look at what had arrived."""
+        """Note how long an answer took, or how late this process looked at what had arrived."""
         self._slowest = max(self._slowest, seconds)
         now = time.monotonic()
         if now < self._weighed + _WEIGH_EVERY:
@@ -102,7 +102,7 @@ class Presence:
             if self._looked is None:
                 self._begin(now)
             elif now >= self._looked + _COUNT_EVERY:
-                # who was told a longer wait before may still be in it
+                # a device that got a longer wait before may still be in it
                 self._reach = max(self._silence(self._count), self._reach - (now - self._looked) / 2)
                 heard = self._heard_since(self._clock() - self._reach)
                 missing = self._before * (1 - (now - self._began) / self._returning)

@@ -79,7 +79,7 @@ class Assignment:
     sent: Sent | None = None
     """The accepted report."""
     declared: int | None = None
-    """The examples that the device had when it was assigned; None where it did not tell."""
+    """The examples that the device had when it was assigned; None where it did not report it."""
     variant: dict[str, Any] | None = None
     """The settings of its training that are not the job's: what its device can hold."""
     base: int | None = None

@@ -1,4 +1,4 @@
-"""Sums of updates that devices add in secret, as they stand. All of these are steps of their caller's transaction."""
+"""Keep sums of updates that devices add in secret. Every function is a step of its caller's transaction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SumStanding:
 
 @dataclass(frozen=True)
 class Summand:
-    """A device in a sum, and what it has said for it."""
+    """A device in a sum, and its messages."""
 
     task: str
     place: int

@@ -44,7 +44,7 @@ def _mean(x: Tensor, dims: Any, keepdim: bool = False) -> Tensor:
 
 @formulation(aten.amax.default)
 def _amax(x: Tensor, dims: Any, keepdim: bool = False) -> Tensor:
-    """Read what stands at the place of the largest: only the kernel that finds places has vector instructions."""
+    """Read the value at the position of the largest: only the kernel that finds places has vector instructions."""
     dim = dims_of(x, dims)[0]
     if len(dims_of(x, dims)) > 1 or x.dim() == 0:
         return aten.amax.default(x, dims, keepdim)

@@ -95,7 +95,7 @@ def _cat(parts: Sequence[Any], dim: int = 0) -> Tensor:
 
 
 def _repeat(x: Tensor, count: int, dim: int) -> Tensor:
-    """A tensor joined with itself, which XNNPACK takes for one tensor too few to join: a product with ones."""
+    """Join a tensor with itself by a product with ones: XNNPACK takes it for one tensor too few to join."""
     if x.dtype != torch.float32:
         return torch.cat([x] * count, dim)
     axis = dim % x.dim()
@@ -111,7 +111,7 @@ def _stack(parts: Sequence[Any], dim: int = 0) -> Tensor:
 
 @formulation(aten.slice_scatter.default)
 def _slice_scatter(x: Any, part: Tensor, dim: int = 0, start: int | None = None, end: int | None = None) -> Tensor:
-    """The slice between what lies before and after it."""
+    """Put a slice between what lies before and after it."""
     size = plain(x).shape[dim]
     first = min(max((start or 0) + size * ((start or 0) < 0), 0), size)
     last = first + part.shape[dim]

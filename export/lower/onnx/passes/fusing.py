@@ -42,7 +42,7 @@ class _Graph:
         return node if node is not None and node.op_type == kind else None
 
     def pairs(self, name: str, kind: str) -> Iterator[tuple[str, str]]:
-        """The operands of a commutative operator that makes a value, either way round."""
+        """Yield the operands of a commutative operator that makes a value, either way round."""
         node = self.made_by(name, kind)
         if node is not None and len(node.input) == 2:
             yield node.input[0], node.input[1]
@@ -226,7 +226,7 @@ def _rotated(graph: _Graph, node: NodeProto, x: str, angles: str) -> list[NodePr
 
 
 def _round(graph: _Graph, node: NodeProto) -> list[NodeProto]:
-    """One row to bytes: its scale is the tensor's."""
+    """Round one row to bytes: its scale is the tensor's."""
     if node.op_type != "QuantizeLinear" or graph.shapes.get(node.input[0], ())[:-1] != (1,):
         return []
     scale, middle = node.input[1], graph.constant(node.input[2])
@@ -247,7 +247,7 @@ def _round(graph: _Graph, node: NodeProto) -> list[NodeProto]:
 
 
 def _scale(graph: _Graph, node: NodeProto) -> list[NodeProto]:
-    """The scale of the row that was rounded is the product's own."""
+    """Scale a product by its rounded row's scale itself, without another multiplication."""
     for product, scale in graph.pairs(node.output[0], "Mul"):
         made, rounded = graph.made_by(product, "MatMulIntegerToFloat"), graph.maker.get(scale)
         if made is None or rounded is None or rounded.op_type != "DynamicQuantizeLinear":
@@ -259,7 +259,7 @@ def _scale(graph: _Graph, node: NodeProto) -> list[NodeProto]:
 
 
 def _keep_rank(graph: _Graph) -> None:
-    """One row that is rounded keeps the dimensions that its products get back: [1, 1, in], not [1, in]."""
+    """Keep the dimensions of one row that is rounded as its products get them back: [1, 1, in], not [1, in]."""
     for node in list(graph.nodes):
         made = graph.made_by(node.input[0], "Reshape") if node.op_type == "DynamicQuantizeLinear" else None
         products = [] if made is None else _only_reshaped(graph, node.output[0])

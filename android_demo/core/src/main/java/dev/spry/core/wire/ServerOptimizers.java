@@ -4,7 +4,7 @@ package dev.spry.core.wire;
 import org.json.JSONException;
 import org.json.JSONObject;
 
-/** One for the adapter's units, one for the head. */
+/** The optimizers of the server: one for the adapter's units, one for the head. */
 public final class ServerOptimizers {
     public final ServerOptimizer units;
     public final ServerOptimizer head;
