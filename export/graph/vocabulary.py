@@ -83,10 +83,11 @@ class _Part:
         """[…, 1]: the likeliest of this part; runtimes find how high numbers are faster than where they stand."""
         if self._highest_of_groups is None:
             return self.logits.argmax(-1, keepdim=True) + self.first
-        group = self._highest_of_groups.argmax(-1, keepdim=True)
-        place = group.unsqueeze(-1).expand(*group.shape, _GROUP)
-        inside = self.logits.unflatten(-1, (-1, _GROUP)).gather(-2, place).squeeze(-2)
-        return group * _GROUP + inside.argmax(-1, keepdim=True) + self.first
+        group = self._highest_of_groups.argmax(-1)
+        groups = self._highest_of_groups.shape[-1]
+        first = torch.arange(0, group.numel() * groups, groups, device=group.device)
+        inside = self.logits.reshape(-1, _GROUP).index_select(0, first + group.flatten()).unflatten(0, group.shape)
+        return (group * _GROUP + inside.argmax(-1)).unsqueeze(-1) + self.first
 
     def back(self, weighted: Tensor) -> tuple[Tensor, Tensor]:
         """Compute weighted logits, and the labels' alone, back into hidden states."""

@@ -19,6 +19,7 @@ from export.dual.programs import Program
 from export.graph import ops, vocabulary
 from export.graph.editing import trace
 from export.graph.slots import Role, Slot, slot_of, value_of
+from export.lower.executorch import partition
 from export.lower.executorch.formulation import plain
 from export.lower.executorch.formulations import FORMULATIONS
 from export.lower.executorch.graph import EdgeGraph
@@ -94,6 +95,7 @@ def test_every_program_computes_what_its_graph_does(
 @torch.no_grad()
 def test_a_vocabulary_in_parts(precision, tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "LARGEST", 64 * 32)
+    monkeypatch.setattr(partition, "_MANY_ELEMENTS", BATCH * LENGTH * 64)  # as in a large batch
     chain = Chain.build("llama", "causal-lm", "lora", batch=BATCH, length=LENGTH)
     check(segment_programs(chain, 3, 2), chain.captured.stored, precision, tmp_path)
 
