@@ -91,7 +91,7 @@ def test_wrong_settings_of_a_job(wrong, tiny, tmp_path):
     broken.write_text("{")
     create = "job", "create", "wrong", "--bundle", tiny
     for args, message in (
-        (("--preset", "best"), "--preset must be one of auto, forward, default, paper"),
+        (("--preset", "best"), "--preset must be one of auto, forward, scalars, default, paper"),
         (("--settings", tmp_path / "none.json"), "cannot be read as JSON"),
         (("--settings", broken), "cannot be read as JSON"),
         (("--settings", file), "must be a JSON object"),

@@ -23,7 +23,7 @@ def test_settings_stand_under_job_over_those_of_the_preset_that_fits():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"preset": "fast"}, "preset must be one of auto, forward, default, paper, bottleneck, got 'fast'"),
+        ({"preset": "fast"}, "preset must be one of auto, forward, scalars, default, paper, bottleneck, got 'fast'"),
         ({"job.rounds": 0}, "refused: job.rounds: Input should be greater than or equal to 1"),
         ({"job.round": 3}, "refused: job.round: Extra inputs are not permitted"),
         ({"job.training": 3}, "job.training.batch is given, and a value for training itself"),

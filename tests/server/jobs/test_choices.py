@@ -68,6 +68,6 @@ def test_what_is_sent_in_secret_takes_twice_the_bytes(manifest):
 def test_a_plan_starts_as_the_command_does(manifest):
     assert planned(manifest, {}).preset == "auto"
     by_scalars = planned(manifest, {"training": {"mode": "iteration"}})
-    assert (by_scalars.preset, by_scalars.settings.training.head) == ("default", "apart")
+    assert (by_scalars.preset, by_scalars.settings.training.head) == ("scalars", "exact")
     private = planned(manifest, {"privacy_epsilon": 8.0, "rounds": 7}, "auto").settings
     assert (private.rounds, private.average, private.training.learning_rate) == (7, 0.8, 0.3)

@@ -35,7 +35,7 @@ WRONG = [
     ({"settings": "a-file"}, "settings a-file cannot be read as JSON: Expecting value"),
     (
         {"preset": "x"},
-        "preset: Input should be 'auto', 'forward', 'default', 'paper' or 'bottleneck'",
+        "preset: Input should be 'auto', 'forward', 'scalars', 'default', 'paper' or 'bottleneck'",
     ),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),
