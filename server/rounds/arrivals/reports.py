@@ -18,7 +18,7 @@ from server.rounds.arrivals.updates import largest, read_update
 from server.rounds.outcome import late
 from server.rounds.outcome.counts import check_derivatives, check_held_back, held_to
 from server.rounds.outcome.evaluation import on_devices, task_of
-from server.rounds.outcome.usual import usual_in
+from server.rounds.outcome.usual import Usual, usual_in
 from server.rounds.selection.fleet import is_to_measure
 from server.rounds.selection.openings import opening_after, wait_until
 from server.storage.identities import refusals
@@ -35,6 +35,7 @@ class Reports:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._usual = Usual(store.database)
 
     # --- updates ---
 
@@ -76,10 +77,12 @@ class Reports:
         if not is_to_measure(self._store, job, assignment.slot, version):
             report = replace(report, measured=0)  # nobody asked: what it tells is left out of the mean
         lengths = norms(update.tensors, start, manifest.head_names, manifest.units)
-        known = usual_in(self._store.database, job.id, assignment.round)
         if job.settings.is_private:  # what others sent has no say in it, and the clip bounds it
             return Sent(sha256, silent(report), lengths)
-        if why := beyond(lengths, known, job.settings.norm_bound**2):  # what is nearer is judged beside the others'
+        most = job.settings.norm_bound**2  # what is nearer is judged beside the others'
+        if beyond(lengths, self._usual.about(job.id, assignment.round), most) and (
+            why := beyond(lengths, usual_in(self._store.database, job.id, assignment.round), most)
+        ):
             raise Refusal(422, "norm", f"the update is refused: {why}")
         return Sent(sha256, report, lengths)
 

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -155,9 +156,15 @@ class Fleet:
         return [ClientPart(client, task(client, slot, measure)) for client, slot, measure in each]
 
     def _groups(self, members: Sequence[ClientPart]) -> list[list[ClientPart]]:
-        """Group clients that compute together: the same for any number of workers, and so are the last bits."""
+        """Group clients that compute together: the same for any number of workers, and so are the last bits.
+
+        They are about equally large, and where there are some an even number: of three, one of two workers has two.
+        """
         size = max(1, rows_together(self.plan) // self.settings.training.batch)
-        return [list(members[start : start + size]) for start in range(0, len(members), size)]
+        count = math.ceil(len(members) / size)
+        count = min(count + (count > 1 and count % 2), len(members))
+        edges = [len(members) * number // count for number in range(count + 1)] if count else []
+        return [list(members[start:end]) for start, end in pairwise(edges)]
 
     def _waited_for(self, state: RunState, members: Sequence[ClientPart]) -> RunState:
         """Advance the clock until the slowest of a round's clients is done."""
