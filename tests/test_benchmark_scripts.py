@@ -354,7 +354,7 @@ def test_every_script_is_run_by_a_test():
 
 def test_a_fleet_that_waits_as_long_as_it_is_told(tiny, tmp_path):
     """How fast answers are on this machine is nobody's business here."""
-    options = "--devices", 40, "--per-round", 3, "--seconds", 6, "--warm-up", 1, "--rush", 20, "--p99", 1e9
+    options = "--devices", 40, "--per-round", 2, "--seconds", 8, "--warm-up", 1, "--rush", 20, "--p99", 1e9
     ran("large_fleet", "--bundle", tiny, *options, "--json", tmp_path / "found.json")
     (found,) = json.loads((tmp_path / "found.json").read_text())["found"]
     assert (found["lost"], found["failed_rounds"]) == (0, 0)

@@ -53,7 +53,7 @@ def test_the_sdk_begins_with_the_client_and_ends_with_errors(site):
     page = (site / "python" / "edge_client.html").read_text()
     places = [page.index(f'<section id="{name}">') for name in ("Client", "Stepper", "TextEncoder", "WrongResults")]
     assert places == sorted(places)
-    assert "<td>What a bundle says about itself: <code>manifest.json</code>" in (site / "index.html").read_text()
+    assert "<td>Define the manifest of a bundle, <code>manifest.json</code>" in (site / "index.html").read_text()
 
 
 def test_no_link_within_the_reference_is_dead(site):

@@ -27,7 +27,7 @@ from tests.test_reference import Page
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "mkdocs.yml"
 ELSEWHERE = re.compile(
-    r"https?://(?:flower\.ai|nvflare\.readthedocs\.io|arxiv\.org|github\.com/(?:leeoniya|google)|pdoc\.dev)(?:/|$)"
+    r"https?://(?:flower\.ai|nvflare\.readthedocs\.io|arxiv\.org|github\.com/(?:apple|leeoniya|google)|pdoc\.dev)(?:/|$)"
 )
 """Where readers may be sent, by links alone."""
 

@@ -25,7 +25,7 @@ from edge_client.training.epoch import Judged, TrainingState, evaluate, report, 
 from edge_client.training.features import measured
 from edge_client.training.optimizers import server_step
 from edge_client.training.replay import changes
-from edge_client.wire.scalars import Participant, StepRecord, as_published, decode_report, encode_record
+from edge_client.wire.scalars import Participant, StepRecord, as_published, decode_report, encode_record, encode_report
 from tests.android import environment, java
 from tests.edge_client.conftest import ROWS
 
@@ -178,9 +178,10 @@ def test_iterations_give_the_same_numbers_and_weights(classes, benches, trainabl
     bench.run(classes, [case(name, task) for name, task in tasks.items()])
     for name, task in tasks.items():
         reports, _, weights = here[name]
-        for iteration, expected in enumerate(reports):
+        for iteration, computed in enumerate(reports):
             sent = (bench.where / f"{name}.{iteration}.report").read_bytes()
             found = decode_report(sent, bench.manifest, task.training)
+            expected = decode_report(encode_report(computed), bench.manifest, task.training)
             assert found.examples == expected.examples
             assert found.loss == pytest.approx(expected.loss, abs=CLOSE)
             for part in ("jvp", "head_jvp", "head_gradient"):

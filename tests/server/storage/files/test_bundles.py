@@ -83,10 +83,10 @@ def test_bundles_that_are_complete_are_listed(server, bundle, parts):
     assert (found["task"], found["labels"], found["units"]) == ("seq-cls", 3, len(manifest.units))
     assert found["bytes"] == sum(file.bytes for file in manifest.files)
     assert found["preset"] == "auto"
-    shape = {"training": {"batch": 2, "length": 8, "directions": 2}, "passes": 2.0}
-    assert found["settings"] == merged(PRESETS["auto"], shape)
+    shape = {"batch": 2, "length": 8}
+    assert found["settings"] == merged(PRESETS["auto"], {"training": shape | {"directions": 2}, "passes": 2.0})
     assert found["in_mode"]["epoch"] == found["settings"]
-    assert found["in_mode"]["iteration"] == {"training": {"batch": 2, "length": 8, "directions": 2}}
+    assert found["in_mode"]["iteration"] == merged(PRESETS["scalars"], {"training": shape})
     server.call("GET", "/v1/bundles", 401, headers={})
 
 
