@@ -53,7 +53,10 @@ class MethodOptions(OptionGroup):
         float, typer.Option(min=0, max=1, help="Estimator auto: the share of clients that can hold an exact step.")
     ] = 1.0
     others: Annotated[
-        Others, typer.Option(help="Who is not able goes back through a block, goes forward alone, or is absent.")
+        Others,
+        typer.Option(
+            help="What clients that are not able do: go back through one block, go forward alone, or be absent."
+        ),
     ] = "block"
     speeds: Annotated[
         float, typer.Option(min=1, help="How many times as long the slowest client takes as the fastest, simulated.")
