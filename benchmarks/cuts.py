@@ -1,4 +1,4 @@
-"""What could a fleet that only goes forward reach from each cut, and what do its directions leave of that?
+"""Measure the accuracy that a forward-only fleet reaches from each cut, by true gradients and along directions.
 
     python benchmarks/cuts.py --data DATA --out runs/cuts [--sets sst2,snli] [--adapters lora,bottleneck] [--blocks 1,2]
 
@@ -30,9 +30,9 @@ class Row(NamedTuple):
     adapter: str
     """A method, and its rank behind a colon."""
     blocks: int
-    """From the end, those that are adapted."""
+    """The number of adapted blocks, from the end."""
     directions: str
-    """Their number, or one of the words."""
+    """The number of directions, or `exact` or `plan`."""
 
     def folder(self, options: argparse.Namespace) -> Path:
         name = f"{self.adapter.replace(':', '-')}-{self.blocks}-{self.directions}"
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
-    """All, true gradients first: they say whether directions are worth a run."""
+    """List the rows, true gradients first: they tell whether directions are worth a run."""
     for directions in options.directions.split(","):
         for data in options.sets.split(","):
             for adapter in options.adapters.split(","):
@@ -64,7 +64,7 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def told(row: Row, options: argparse.Namespace) -> str:
-    """The run's line of the table, run first where it has not been."""
+    """Return the row's line of the table; run its simulation first where there is no result yet."""
     folder = row.folder(options)
     if not (folder / "summary.json").exists():
         subprocess.run(row.command(options), check=True, stdout=subprocess.DEVNULL)

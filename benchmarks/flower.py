@@ -253,7 +253,7 @@ def learned(folder: Path) -> Weights:
 
 
 def furthest(one: Weights, other: Weights, initial: Weights) -> float:
-    """How far two adapters differ at most in a tensor, as a share of how far that moved."""
+    """Return the largest difference of two adapters in a tensor, as a share of how far that moved."""
     assert one.keys() == other.keys(), sorted(one.keys() ^ other.keys())
     moved = {name: float(np.abs(value - initial[name]).max()) for name, value in one.items()}
     return max(float(np.abs(one[name] - other[name]).max()) / way for name, way in moved.items() if way)

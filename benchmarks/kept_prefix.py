@@ -85,7 +85,7 @@ class PrefixKept(RowModel):
         self._blocks[-1].forward = _of_first_token(self._blocks[-1])
 
     def _behind(self, group: RowGroup, names: Any) -> dict[str, Tensor]:
-        """One number a factor where one token is computed."""
+        """Give one number for each factor where one token is computed."""
         units = self.manifest.bottlenecks
         behind = super()._behind(group, names)
         return {
@@ -108,7 +108,7 @@ class PrefixKept(RowModel):
         return super()._rows(weights, each, batch._replace(tokens={**batch.tokens, "input_ids": ids}), group, behind)
 
     def _keep(self, rows: dict[bytes, int], batch: Batch) -> None:
-        """Compute what is not there yet."""
+        """Compute and keep the results of new texts."""
         chosen = [*rows.values()]
         tokens = {name: torch.from_numpy(batch.tokens[name][chosen]) for name in self.manifest.inputs}
         self._put(self._before)
@@ -127,7 +127,7 @@ class PrefixKept(RowModel):
         self._numbers |= {name: first + place for place, name in enumerate(rows)}
 
     def save(self) -> None:
-        """What was computed, for the next run of the same data and length."""
+        """Write the computed results, for the next run of the same data and length."""
         if len(self._numbers) == self._saved:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -54,12 +54,12 @@ class Seen:
     """The answers that a fleet had from its server, and how long they took."""
 
     latencies: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    """When each check-in was due, and the ms until it was answered."""
+    """The due time of each check-in, and the ms until it was answered."""
     answers: Counter[str] = field(default_factory=Counter[str])
     receipts: Counter[int] = field(default_factory=Counter[int])
-    """By round, those that devices were given for their updates."""
+    """The receipts that devices were given for their updates, by round."""
     newest: dict[int, float] = field(default_factory=dict[int, float])
-    """By round, when the last of them came."""
+    """The time of the last receipt, by round."""
     sent: list[float] = field(default_factory=list[float])
     """The ms that updates took."""
 
@@ -182,7 +182,7 @@ def settle(folder: Path, token: str, made: list[str], wait: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured of a fleet."""
+    """The figures of one fleet."""
 
     devices: int
     seconds: float

@@ -115,7 +115,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @dataclass
 class Told:
-    """What devices were told."""
+    """The answers that devices received."""
 
     receipts: set[str] = field(default_factory=set[str])
     """Tasks whose update they have a receipt for."""
@@ -190,11 +190,11 @@ def trained(manifest: Manifest, task: dict[str, Any], weights: dict[str, np.ndar
 
 @dataclass
 class Kills:
-    """What was done to the servers."""
+    """The kills of servers."""
 
     servers: Counter[int] = field(default_factory=Counter[int])
     closing: int = 0
-    """Of these, while the server closed a round."""
+    """The kills while the server closed a round."""
 
 
 async def kill_in_turn(servers: list[Server], store: Store, options: argparse.Namespace) -> Kills:

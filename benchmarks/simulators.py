@@ -80,7 +80,7 @@ class Measured:
     """One run."""
 
     rounds_a_minute: float
-    """By each core."""
+    """The rounds a minute of each core."""
     peak_mb: float
 
 
@@ -224,7 +224,7 @@ def with_flower(options: argparse.Namespace, work: Path) -> list[object]:
 
 
 def apart(one: Weights, other: Weights, initial: Weights) -> float:
-    """How far two adapters are apart, as a share of how far one moved."""
+    """Return the distance of two adapters, as a share of how far one moved."""
     assert one.keys() == other.keys() == initial.keys(), sorted(one.keys() ^ other.keys())
     squares = [
         [float(np.square(one[name] - values[name], dtype=np.float64).sum()) for name in one]

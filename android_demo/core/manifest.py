@@ -43,7 +43,7 @@ LEFT_OUT = {
     "AdapterSpec.config", "FeatureSpec.square", "Manifest.schema", "Manifest.verification", "RuntimeSpec.processor",
     "RuntimeSpec.versions", "RuntimeSpec.weights_bytes", "Segment.one_token",
 }  # fmt: skip
-"""What Java does not read: android_demo/README.md says why."""
+"""The fields that Java does not read; android_demo/README.md says why."""
 LONG = {"bytes", "flops", "load_bytes", "parameters", "peak_bytes", "vocabulary"}
 """Numbers that need more than 32 bits."""
 ARRAYS = {"shape", "samples"}

@@ -49,7 +49,7 @@ KEPT = (
     protocol.Task,
     protocol.Enrolled,
 )
-"""Those of them that it writes to its disk."""
+"""The messages that Java writes to its disk."""
 SENT = (protocol.Enrolment, protocol.DeviceKey, protocol.CheckIn, protocol.Report, protocol.Failure)
 """Messages that it writes."""
 NAMES = {protocol.Training: "TrainingSettings"}

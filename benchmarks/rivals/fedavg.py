@@ -24,7 +24,7 @@ TOKENS = ("input_ids", "attention_mask")
 
 
 class Work:
-    """What is to be done, and where its results go."""
+    """The work, and the folder of its results."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The server's side of a round over Flower: nodes are asked and given parts, and their updates are joined.
+"""The server's side of a round over Flower: nodes are queried and given tasks, and their updates are aggregated.
 
 What Flower's own strategies take for granted does not hold here: each node trains units of its own, so that replies of
 one round have different keys (`FedAvg.aggregate_train` skips such a round), and which units depends on its memory.
@@ -36,6 +36,7 @@ from server.flower.messages import NodeUpdate, arrays_of, offer_in, record_of, t
 from server.formats.learned import Learned, Version
 from server.formats.peft import peft_files
 from server.jobs.settings import JobSettings
+from server.strategy.mean import mean_claim
 from server.strategy.outliers import norms, usual
 from server.strategy.registry import strategy_of
 from server.strategy.state import ServerState
@@ -122,7 +123,7 @@ class SpryStrategy(FlowerStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Select this round's nodes, and give each a part that its memory can hold."""
+        """Select this round's nodes, and give each a task that its memory can hold."""
         del config  # a task says all that a node needs
         self._model = replace(self._model, weights=arrays_of(arrays))
         offers = self._present(server_round, grid)
@@ -151,13 +152,13 @@ class SpryStrategy(FlowerStrategy):
         known = usual([update.norms for update in updates])
         context = RoundContext(self.settings, self._manifest, known)
         outcome = strategy_of(self.settings).aggregate(self._model, updates, context)
-        for part, why in outcome.refused:
-            logger.warning("the update of part %s is left out: %s", part, why)
+        for task, why in outcome.refused:
+            logger.warning("the update of task %s is left out: %s", task, why)
         if not outcome.is_finite:
             logger.warning("round %d failed: its weights are not all numbers; lower the learning rate", server_round)
             return None, None
         self._model = outcome.model
-        return self.arrays, MetricRecord(_figures(outcome))
+        return self.arrays, MetricRecord(_figures(outcome, self.settings))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -241,12 +242,13 @@ def _read(reply: Message, decode: Callable[[RecordDict], T]) -> T | None:
         return None
 
 
-def _figures(outcome: Outcome) -> dict[str, int | float]:
-    """Sum up what nodes report."""
+def _figures(outcome: Outcome, settings: JobSettings) -> dict[str, int | float]:
+    """Combine the nodes' reports; their losses by the job's rule, as on the server."""
     reports: Sequence[Report] = outcome.reports
-    examples = sum(report.examples for report in reports)
-    loss = sum(report.loss * report.examples for report in reports) / max(examples, 1)
-    figures: dict[str, int | float] = {"clients": len(reports), "num-examples": examples, "loss": loss}
+    counts = [report.examples for report in reports]
+    losses = [report.loss for report in reports]
+    loss = mean_claim(losses, counts, settings.weight_bound, robust=settings.is_robust)
+    figures: dict[str, int | float] = {"clients": len(reports), "num-examples": sum(counts), "loss": loss}
     if held_back := sum(report.held_back for report in reports):
         figures["accuracy"] = sum(report.right_global for report in reports) / held_back
         figures["accuracy-personal"] = sum(report.right_personal for report in reports) / held_back

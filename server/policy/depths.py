@@ -17,12 +17,10 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.registry import kind_of
 from edge_client.wire.protocol import Training
 from server.policy.directions import forward_plan, goes_forward
-from server.policy.passes import passes
+from server.policy.passes import affordable, passes
 
 ENOUGH = 0.25
 """The share of the devices from which on the others leave a unit to those that backpropagate to it."""
-_ROUNDED = 0.005
-"""The tolerance in passes: budgets are written with two decimals."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def common_variant(manifest: Manifest, training: Training, most: float | None) -
     if most is None:
         return variants[0]
     reaching = [variant for variant in variants if _reached(manifest, variant)] or variants[:1]
-    return next((variant for variant in reaching if _cost(manifest, variant) <= most + _ROUNDED), reaching[-1])
+    return next((variant for variant in reaching if affordable(_cost(manifest, variant), most)), reaching[-1])
 
 
 def common_units(manifest: Manifest, training: Training, most: float | None) -> tuple[int, ...]:
@@ -80,7 +78,7 @@ def depth_for(manifest: Manifest, training: Training, most: float | None, limits
     if sum(limit >= common for limit in limits) < ENOUGH * len(limits) or not limits:
         return Depth(common)
     deeper = (blocks for blocks in sorted(costs, reverse=True) if blocks > common)
-    fitting = (blocks for blocks in deeper if fmean(costs[min(limit, blocks)] for limit in limits) <= most + _ROUNDED)
+    fitting = (blocks for blocks in deeper if affordable(fmean(costs[min(limit, blocks)] for limit in limits), most))
     alone = not manifest.head  # who estimates nothing then may have nothing to do
     return Depth(next(fitting, common), estimates=alone)
 

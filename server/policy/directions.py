@@ -18,7 +18,7 @@ from edge_client.estimators.forward import Forward
 from edge_client.estimators.registry import kind_of
 from edge_client.gradient.drawing import numbers_moved
 from edge_client.wire.protocol import Training
-from server.policy.passes import passes, share_from
+from server.policy.passes import affordable, passes, share_from
 
 TEXTS = 25
 """The number of texts by which a step's noise is divided: fewer than a round's, as their gradients differ. By a
@@ -29,8 +29,6 @@ MOST = 32
 half; 64 at once take four times as much."""
 _VALUES = 0.5
 """The share of a block that a single token's result costs: its own values, keys and values of all tokens above all."""
-_ROUNDED = 0.005
-"""The tolerance in passes: budgets are written with two decimals."""
 
 
 class ForwardPlan(NamedTuple):
@@ -53,7 +51,7 @@ def forward_plan(manifest: Manifest, training: Training, most: float) -> Forward
     """
     plans = list(_plans(manifest, training))
     costs = [_cost(manifest, training, plan) for plan in plans]
-    fitting = [plan for plan, cost in zip(plans, costs, strict=True) if cost <= most + _ROUNDED]
+    fitting = [plan for plan, cost in zip(plans, costs, strict=True) if affordable(cost, most)]
     if not fitting:
         return min(zip(costs, plans, strict=True))[1] if plans else ForwardPlan((), training.directions or 1)
     return max(fitting, key=lambda plan: (_told(manifest, training, plan), len(plan.units), -plan.directions))

@@ -9,10 +9,17 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.estimators.estimator import Estimator
 from edge_client.wire.protocol import Training
 
+_ROUNDED = 0.005
+"""The tolerance in passes: budgets are written with two decimals."""
 ONE_TOKEN = 0.16
 """The cost of a direction in a block that computes a single token's result. In MiniLM's last block, by ONNX
 Runtime, 8 texts of 32 tokens, K = 64, it is .17 for LoRA of rank 4, drawing included, and .07 at bottlenecks; a
 direction through another block costs 1.15 to 1.25."""
+
+
+def affordable(cost: float, most: float) -> bool:
+    """Tell whether a budget of passes pays for a step."""
+    return cost <= most + _ROUNDED
 
 
 def passes(estimator: type[Estimator], training: Training, manifest: Manifest, units: Sequence[int]) -> float:

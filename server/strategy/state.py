@@ -33,9 +33,8 @@ from edge_client.wire.scalars import StepRecord
 from server.jobs.settings import JobSettings
 
 NEWEST = 3
-"""The power of a version's number by which it weighs in the running average while versions are few: the average is then
-a
-fifth of the way behind, however long the way is (polynomial decay; Shamir and Zhang, 2013)."""
+"""The power of a version's number by which it weighs in the running average while versions are few: the average is
+then a fifth of the way behind, however long the way is (polynomial decay; Shamir and Zhang, 2013)."""
 
 _PREFIXES = {
     "average": AVERAGE,
