@@ -67,8 +67,16 @@ class Seen:
 class Fleet:
     """Devices that are events in a heap rather than tasks, for there are many."""
 
-    def __init__(self, port: int, secrets: list[str], names: list[str], canned: Callable[[list[int]], bytes]) -> None:
+    def __init__(
+        self,
+        port: int,
+        secrets: list[str],
+        names: list[str],
+        canned: Callable[[list[int]], bytes],
+        training: tuple[float, float],
+    ) -> None:
         self._port = port
+        self._training = training
         self._secrets = secrets
         self._names = names
         self._canned = canned
@@ -109,12 +117,9 @@ class Fleet:
         self._failures.pop(device, None)
         answer = json.loads(content)
         if task := answer.get("task"):
-            self.at(now + random.uniform(*self.training), device, task)
+            self.at(now + random.uniform(*self._training), device, task)
         else:
             self.at(now + max(answer["wait"], 0.2) * random.uniform(*_SPREAD), device)
-
-    training = 2.0, 8.0
-    """Seconds that a task takes."""
 
     async def _send(self, device: int, task: dict[str, Any], due: float) -> None:
         path = f"/v1/tasks/{task['id']}/update"
@@ -266,7 +271,7 @@ def run(number: int, options: argparse.Namespace, folder: Path) -> Found:
         made = [keys.make() for _ in range(number)]
         names = settle(folder / "data", token, made, wait)
         server.start()
-        fleet = Fleet(server.port, made, names, canned_update(options.bundle))
+        fleet = Fleet(server.port, made, names, canned_update(options.bundle), options.training)
         now = time.monotonic()
         rush = now + options.warm_up + options.seconds / 2
         for device in range(number):
@@ -285,6 +290,7 @@ def main() -> None:
     parser.add_argument("--per-round", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--warm-up", type=float, default=15.0)
+    parser.add_argument("--training", type=float, nargs=2, default=(2.0, 8.0), help="shortest and longest seconds")
     parser.add_argument("--rush", type=int, default=0, help="devices that come within a second, half way through")
     parser.add_argument("--p99", type=float, default=P99_MS, help="ms within which 99 of 100 check-ins are answered")
     parser.add_argument("--json", type=Path, help="also write what was found here")

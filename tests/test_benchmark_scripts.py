@@ -355,7 +355,7 @@ def test_every_script_is_run_by_a_test():
 def test_a_fleet_that_waits_as_long_as_it_is_told(tiny, tmp_path):
     """How fast answers are on this machine is nobody's business here."""
     options = "--devices", 40, "--per-round", 2, "--seconds", 8, "--warm-up", 1, "--rush", 20, "--p99", 1e9
-    ran("large_fleet", "--bundle", tiny, *options, "--json", tmp_path / "found.json")
+    ran("large_fleet", "--bundle", tiny, *options, "--training", 0.1, 0.3, "--json", tmp_path / "found.json")
     (found,) = json.loads((tmp_path / "found.json").read_text())["found"]
     assert (found["lost"], found["failed_rounds"]) == (0, 0)
     assert found["answers"].keys() <= {"check-in 200", "check-in 503", "update 200", "update 409"}
