@@ -105,7 +105,7 @@ class Settings(BaseSettings):
         if value and (len(value) < SHORTEST_TOKEN or len(set(value)) < SHORTEST_TOKEN // 3):
             otherwise = "have one made" if field.field_name == "admin_token" else "let everybody read"
             raise ValueError(
-                f"must be at least {SHORTEST_TOKEN} characters that nobody guesses; leave it out to {otherwise}"
+                f"must be at least {SHORTEST_TOKEN} characters that nobody can guess; leave it out to {otherwise}"
             )
         return token
 

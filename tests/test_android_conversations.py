@@ -152,7 +152,7 @@ REFUSED_BY_BOTH = [
     ({"conversation": "[{"}, "conversation is not JSON"),
     (
         {"messages": [{"from": "Human", "value": "tea"}, {"from": "tool", "value": "hot"}]},
-        "message 2 is from 'tool', and known are human, user, gpt, assistant, chatgpt, bot, model, system alone",
+        "message 2 is from 'tool', known are human, user, gpt, assistant, chatgpt, bot, model, system",
     ),
 ]
 

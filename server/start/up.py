@@ -152,7 +152,7 @@ def _export(home: Project, screen: Screen) -> None:
 
 def _administrator(home: Project) -> Administrator:
     if not home.admin_token.is_file():
-        raise ProjectError(f"{home.admin_token} is gone, so nobody may steer the server; restore it from a backup")
+        raise ProjectError(f"{home.admin_token} is gone, so nobody can control the server; restore it from a backup")
     ca = home.path(home.file.server.tls_cert) if home.file.server.tls_cert else None
     return Administrator(Access(home.url, home.admin_token.read_text().strip(), ca))
 
