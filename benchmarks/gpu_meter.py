@@ -76,7 +76,7 @@ def measure(shape: Shape, method: str, device: str) -> tuple[int, Memory]:
 
 
 def _measure_fake(shape: Shape, method: str) -> tuple[int, Memory]:
-    """Count a step's bytes. On the CPU, torch.func.jvp has no fused attention, and its norms lose a fake tensor's device."""
+    """Count a step's bytes. On the CPU torch.func.jvp has no fused attention, and norms lose a fake tensor's device."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         step, weights = STEPS[method](shape, "meta" if method == "func.jvp" else "cpu")
         gc.collect()

@@ -22,8 +22,8 @@ RATES = {
     "fedmezo": ("--iterations", "12", "--learning-rate", "0.001"),
     "fwdllm+": ("--learning-rate", "0.001", "--variance-bound", "1000"),
 }
-"""Options that replace a method's own, which are for features that are not standardized. FedMeZO takes three passes where
-others take one; of FwdLLM+'s updates the paper's bound would leave one in twelve."""
+"""Options that replace a method's own, which are for features that are not standardized. FedMeZO takes three passes
+where others take one; of FwdLLM+'s updates the paper's bound would leave one in twelve."""
 LATE_LORA = (*LORA, "--last-blocks", "3")
 FLEET = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600")
 COMMON = (*FLEET, "--evaluate-every", "5", "--differences", "limit", "--no-personal")
