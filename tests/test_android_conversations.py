@@ -56,7 +56,7 @@ def bundle(folder: Path, template: Template, rows: list[dict]) -> Path:
 
 
 def read(classes: str, *folders: Path) -> list[dict]:
-    """What the library makes of their rows, one after the other."""
+    """Return what the library makes of their rows, one after the other."""
     command = android.java(classes, "dev.spry.core.data.ConversationsMain", LENGTH, *folders)
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from tests.test_journeys import fleet, rows
 
 
 def read_by_a_camera(one: Tab) -> str:
-    """What the picture on the screen says."""
+    """Return what the picture on the screen says."""
     zxingcpp, image = pytest.importorskip("zxingcpp"), pytest.importorskip("PIL.Image")
     picture = image.open(io.BytesIO(one.page.locator("#made-qr").screenshot()))
     (found,) = zxingcpp.read_barcodes(picture)

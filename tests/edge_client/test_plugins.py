@@ -1,4 +1,4 @@
-"""What another distribution adds is found, used and, where it cannot be, refused; by a real one."""
+"""Test that extensions of another, real distribution are found, used and, where they cannot be, refused."""
 
 import json
 import re
@@ -81,7 +81,7 @@ GROUPS = {
 
 
 class Environment:
-    """Where distributions are installed and uninstalled while this process runs."""
+    """A place where distributions are installed and uninstalled while this process runs."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder

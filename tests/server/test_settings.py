@@ -1,4 +1,4 @@
-"""Where settings come from, and which of them wins."""
+"""Test where settings come from, and which of them wins."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What two devices have in common, against the library's own keys and ways of computing it that differ."""
+"""Test what two devices have in common, against the library's own keys and ways of computing it that differ."""
 
 import hashlib
 import hmac

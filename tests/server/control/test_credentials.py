@@ -1,4 +1,4 @@
-"""Who may do what, and how secrets are kept."""
+"""Test who may do what, and how secrets are kept."""
 
 import stat
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What a job is heading for, what holds it up, and what happened to it."""
+"""Test what a job is heading for, what holds it up, and what happened to it."""
 
 import shutil
 

@@ -49,7 +49,7 @@ def train(server, devices, change=0.0):
 
 
 def mean_noise(server, before, change, there):
-    """What the weights moved by beside what so many devices, each clipped, moved them by."""
+    """Return what the weights moved by beside what so many devices, each clipped, moved them by."""
     after = weights(server)
     moved = np.concatenate([(after[name] - before[name]).ravel() for name in sorted(before)]).astype(np.float64)
     length = abs(change) * math.sqrt(len(moved))

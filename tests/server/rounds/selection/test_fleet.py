@@ -21,7 +21,7 @@ def later(server, seconds):
 
 
 def memory_of_none(needs: Needs) -> int:
-    """Of a device that can go back through no block."""
+    """Return the memory of a device that can go back through no block."""
     fit = needs.fit(RoundSlot(0, ()), ["onnx"], None)
     while fit.training.exact_blocks:
         fit = needs.fit(RoundSlot(0, ()), ["onnx"], fit.needs - 1)
