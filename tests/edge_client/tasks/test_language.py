@@ -26,7 +26,7 @@ def random(of: Labelled, seed: int = 0) -> np.ndarray:
 
 
 def given(logits: np.ndarray, of: Labelled) -> np.ndarray:
-    """Return the programs' result in place of logits, [rows, tokens, 2]: the likeliest follower, the true one's loss."""
+    """Return what programs give for logits, [rows, tokens, 2]: the likeliest follower, the true one's loss."""
     found = np.zeros((*logits.shape[:2], 2), np.float32)
     found[..., 0] = logits.argmax(-1)
     each = iter(losses(logits, of))
