@@ -234,7 +234,7 @@ def _obstacle(store: Store, job: Job, free: list[RoundSlot], device: Device) -> 
         return None
     manifest = store.bundles.manifest(job.bundle)
     if not is_wanted(job, said):
-        return f"it asks only for tasks of {said.job} alone (--job)"
+        return f"it asks only for tasks of {said.job} (--job)"
     if (why := unsuited(job, manifest, said)) is not None:
         return why
     runtimes, needs = runtimes_in(manifest, said), needs_of(store, job)

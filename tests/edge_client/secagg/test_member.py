@@ -204,7 +204,7 @@ def test_a_second_set_of_sharers_is_refused(four):
     with pytest.raises(SpryError, match="2 of this device's team shared"):
         four.members[1].update(set_of([1, 2]), lambda *_: four.updates[1])
     for places in ([0, 1, 3], range(5)):
-        with pytest.raises(SpryError, match="does not fit the roster"):
+        with pytest.raises(SpryError, match="the devices with shares are not those of the roster"):
             four.members[2].update(set_of(places), lambda *_: four.updates[2])
 
 
@@ -358,7 +358,7 @@ def test_too_few_or_other_witnesses_are_refused(four):
 
 def test_a_device_that_is_said_to_be_gone_says_nothing(four):
     ready(four)
-    with pytest.raises(SpryError, match="does not fit whose shares"):
+    with pytest.raises(SpryError, match="the devices in the sum are not those with shares"):
         four.members[3].vow(changed(four.survivors(3), places=set_of([0, 1, 2])))
 
 

@@ -72,7 +72,7 @@ def test_what_holds_a_job_up(serving, bundle, database):
         assert set(told[1:]) == {
             "no part for pi 0, pi 1, pi 2, which are here: job needs one of the runtimes onnx",
             "no part for pi 3, which is here: no free slot fits its memory (0 MB)",
-            "no part for pi 4, which is here: it asks only for tasks of another alone (--job)",
+            "no part for pi 4, which is here: it asks only for tasks of another (--job)",
         }
         server.call("POST", "/v1/jobs/job/pause")
         assert advice(server) == ["it is paused: no device is given a part until somebody resumes it"]

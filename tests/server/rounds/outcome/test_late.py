@@ -373,7 +373,7 @@ def test_places_of_units_given_out_least_come_first():
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"buffer": 3}, "buffer is of schedule buffered"),
+        ({"buffer": 3}, "buffer is for schedule buffered"),
         ({"schedule": "buffered", "training": {"mode": "iteration"}}, "needs mode epoch"),
         ({"schedule": "buffered", "buffer": 11}, "buffer is 11, more than the per_round 10"),
         ({"schedule": "buffered", "keep": 20}, "above max_staleness"),

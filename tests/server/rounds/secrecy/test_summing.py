@@ -377,7 +377,7 @@ def test_a_plain_jobs_task_takes_no_messages(server, bundle_name, devices):
     (device,) = devices(1)
     task = device.task()
     assert task.sum is None
-    with pytest.raises(ServerError, match="adds nothing in secret"):
+    with pytest.raises(ServerError, match="has no secure aggregation"):
         device.wire.send_message(task.id, "card", bytes(128))
 
 

@@ -143,7 +143,7 @@ class MemberTest {
         Device device = new Device("private", 0);
         device.member.card();
         device.sum.put("noise", 0.01);
-        refused("told another terms of the same round before", device.member(3)::card);
+        refused("sent another terms of the same round before", device.member(3)::card);
     }
 
     @Test
@@ -248,7 +248,7 @@ class MemberTest {
         refused("the server sent another roster", () -> device.member.shares(device.lie("roster", 4))); // the cap
         device.member.update(device.told("sharers"), device::parts);
         byte[] two = {3};
-        refused("does not fit", () -> device.member.update(two, device::parts));
+        refused("are not those of the roster", () -> device.member.update(two, device::parts));
         Device ofFour = new Device("teams", 0).masked();
         byte[] three = ofFour.told("sharers");
         three[0] ^= 8;
@@ -266,10 +266,10 @@ class MemberTest {
         assertThrows(TrainingException.class, () -> device.member.vow(two));
         byte[] gone = device.told("survivors");
         gone[2] = 6;
-        refused("who is in the sum does not fit", () -> device.member.vow(gone));
+        refused("the devices in the sum are not those with shares", () -> device.member.vow(gone));
         byte[] stranger = device.told("survivors");
         stranger[2] = 15;
-        refused("who is in the sum does not fit", () -> device.member.vow(stranger));
+        refused("the devices in the sum are not those with shares", () -> device.member.vow(stranger));
         refused("got other keys or shares", () -> device.member.vow(device.lie("survivors", -3)));
         refused("messages of other devices are missing", () -> device.member.opening(device.told("vows")));
         device.member.vow(device.told("survivors"));
