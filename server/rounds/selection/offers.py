@@ -272,7 +272,6 @@ class Offers:
         settings = job.settings
         left = (assignment.until or current.deadline or self._store.now() + settings.deadline) - self._store.now()
         version = late.begun_with(assignment, current)
-        every = settings.device_evaluation
         return Task(
             id=assignment.id,
             job=job.id,
@@ -290,7 +289,7 @@ class Offers:
             training=assignment.training(settings.training),
             optimizers=settings.optimizers,
             batch=assignment.batch,
-            evaluate=bool(every) and assignment.round % every == 0,
+            evaluate=settings.evaluates_in(assignment.round),
             measure=is_to_measure(self._store, job, assignment.slot, version),
             clip=clip_for(self._store, job, version),
             sum=sum_of(self._store, job, assignment),
