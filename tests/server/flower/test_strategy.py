@@ -109,7 +109,9 @@ def node(named):
             manifest = Toy().manifest()
             own = [parameter.name for parameter in manifest.trained_with(task.units)]
             tensors = {name: weights[name] + np.float32(moves) for name in own}
-            return update_content(NodeUpdate(tensors, Report(examples=examples, steps=-(-examples // B), loss=moves, **evaluated)))
+            return update_content(
+                NodeUpdate(tensors, Report(examples=examples, steps=-(-examples // B), loss=moves, **evaluated))
+            )
 
         return answer
 
