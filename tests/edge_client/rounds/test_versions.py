@@ -16,6 +16,8 @@ from edge_client.rounds.versions import current
 from edge_client.store.job import KeptWeights
 from edge_client.store.jobs import DeviceStore
 from edge_client.wire.server import Server
+from server.rounds.publisher import WeightsPublisher
+from server.storage.files.places import open_place
 
 VERSION = 5
 THEN, LATER, LOST = 1.7e9 + 1 / 3, 1.7e9 + 500.125, 1.7e9 + 77
@@ -146,3 +148,33 @@ def test_a_mirror_that_does_not_have_them_right_costs_a_line(start, answered, wh
 def test_a_mirror_is_asked_for_no_weights_that_the_server_does_not_name(start):
     seen, asked, told, _ = start(lambda content: (200, content), name="")
     assert (seen, len(asked), told) == ([], 1, [])
+
+
+def test_a_device_has_the_weights_of_a_round_from_where_the_server_put_them(fleet, trainable, tmp_path):
+    shown, seen = tmp_path / "shown", []
+
+    class Shown(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *given):
+            super().__init__(*given, directory=shown)
+
+        def log_request(self, code="-", size="-"):
+            seen.append((self.path, int(code)))
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Shown) as place:
+        threading.Thread(target=place.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        store = fleet.app.state.services.store
+        store.settings.mirrors = f"http://127.0.0.1:{place.server_address[1]}"
+        store.settings.publish_weights = str(shown)
+        fleet.job(fleet.upload(trainable), rounds=2)
+        client = fleet.client()
+        client.run(rounds=1)
+        fleet.until(lambda: fleet.state()["done"] == 1)
+        WeightsPublisher(store, open_place(str(shown)), threading.Event()).publish()
+        (name,) = (path.name for path in (shown / "weights").iterdir())
+        client.run(rounds=1)
+        assert fleet.ended()["done"] == 2
+        place.shutdown()
+    assert [line for line in seen if line[0].startswith("/weights/")] == [(f"/weights/{name}", 200)]

@@ -75,7 +75,7 @@ def test_a_bucket_takes_them(s3):
 def test_an_address_that_refuses_or_is_gone_may_be_asked_again():
     with web(status=507) as (address, _), pytest.raises(StoreAway, match="does not take weights: PUT is answered 507"):
         open_place(address).put(KEY, io.BytesIO(b"1"))
-    with pytest.raises(StoreAway, match="http://127.0.0.1:9 does not take weights: "):
+    with pytest.raises(StoreAway, match=r"http://127.0.0.1:9 does not take weights: "):
         open_place("http://127.0.0.1:9").put(KEY, io.BytesIO(b"1"))
 
 
