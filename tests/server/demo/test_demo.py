@@ -21,7 +21,8 @@ from server.demo.folder import DemoFolder
 from server.demo.plan import plan_for
 
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
-PATIENCE = 150
+PATIENCE = 600
+"""Seconds until something hangs; a busy machine is slow."""
 
 
 class Demo:
@@ -58,7 +59,7 @@ class Demo:
         return found
 
     def leaves_nothing(self) -> bool:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while self.others() and time.monotonic() < end:
             time.sleep(0.1)
         return not self.others()
@@ -126,7 +127,7 @@ def test_its_end_is_everybodys(learned, model_folder, how):
     demo.until("round  1 of 50")
     assert len(demo.others()) >= 3  # a server and two devices
     demo.process.send_signal(how)
-    assert demo.process.wait(30) == (-how if how == signal.SIGKILL else 130)
+    assert demo.process.wait(PATIENCE) == (-how if how == signal.SIGKILL else 130)
     demo.process.stdout.close()
     assert ("Stopped, with its server and devices" in demo.log.read_text()) == (how != signal.SIGKILL)
     assert demo.leaves_nothing()
