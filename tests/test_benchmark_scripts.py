@@ -335,6 +335,7 @@ def test_a_prefix_that_is_kept_changes_no_step(model_folder, data, tmp_path):
         for name in ("prefix", "whole")
     )
     assert ours == pytest.approx(whole, abs=2e-3)  # 16 bits of what enters the block
+    assert [*(tmp_path / "kept").glob("*.npz")]
 
 
 def test_cuts_of_a_forward_fleet(model_folder, data, tmp_path):
