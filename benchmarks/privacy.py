@@ -29,11 +29,12 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import in_order
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
+from edge_client.training.round import Computation
 from edge_client.wire.protocol import Task
 from server.jobs.completion import complete
 from server.jobs.presets import merged
 from server.simulation.compute.crews import Alone
-from server.simulation.compute.together import JoinedPasses, run_together
+from server.simulation.compute.together import run_together
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run.fleet import Fleet, RunState, task_of
@@ -115,7 +116,7 @@ def losses(worker: Worker, plan: Plan, model: ServerState, examples: Sequence[Ex
     encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, settings.training.batch, settings.training.length)
     slot = settings.slots(worker.manifest, settings.per_round)[0]
 
-    def work(_: int, passes: JoinedPasses) -> NDArray[np.float64]:
+    def work(_: int, passes: Computation) -> NDArray[np.float64]:
         found: list[NDArray[np.float64]] = []
         for part in in_order(examples, encoder, worker.kind.encode):
             logits = passes.logits(part.batch, model.result)[: len(part.examples)].astype(np.float64)

@@ -139,6 +139,15 @@ def _by_default(data: str, alpha: float) -> Iterator[Run]:
     yield Run("defaults", data, "fedmezo", alpha, options=(*LORA, "--last-blocks", "0", *ALIKE), plain=True, tuned=True)
 
 
+def forward_table() -> Iterator[Run]:
+    """A fleet that only goes forward, beside the head alone and the default, where clients have few classes."""
+    for data in LENGTHS:
+        head = Run("forward", data, "classifier", name="head", options=(*ALIKE, "--no-personal"), plain=True)
+        yield head
+        yield replace(head, method="spry", name="forward", options=("--estimator", "forward", "--no-personal"))
+        yield replace(head, method="spry", name="default", options=("--no-personal",))
+
+
 SHORT = ("--evaluate-every", "10", "--no-personal")
 FIXED = ("--learning-rate", "0.009", "--head-learning-rate", "0.009")
 """The rate of FedAvg that the search finds for MiniLM on most data sets."""
@@ -259,6 +268,7 @@ def passes_table() -> Iterator[Run]:
 
 TABLES = {
     "defaults": defaults_table,
+    "forward": forward_table,
     "passes": passes_table,
     "encoders": encoders_table,
     "main": main_table,

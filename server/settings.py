@@ -17,6 +17,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from edge_client.errors import SpryError
+from edge_client.wire.addresses import checked_mirror
 from server.addresses import networks
 from server.errors import ServerConfigError
 from server.mirrors import Addresses
@@ -26,6 +28,7 @@ SECRETS_VARIABLE = "SPRY_SECRETS_DIR"
 SECRETS = Path("/run/secrets")
 """The folder of containers' secrets."""
 SHORTEST_TOKEN = 20
+_BUCKET = re.compile(r"s3://[^/]+(/.*)?")
 DATABASES = ("sqlite", "postgresql")
 
 
@@ -91,6 +94,11 @@ class Settings(BaseSettings):
     mirrors: Addresses = Field(
         default="", description="Mirrors that have the bundles too, separated by commas; devices ask them first."
     )
+    publish_weights: str = Field(
+        default="",
+        description="Where the server puts each version's weights for mirrors: a folder, an address that takes PUT, or "
+        "s3://BUCKET/FOLDER; by default devices get them from the server.",
+    )
     metrics_token: SecretStr = Field(
         default=SecretStr(""), description="The token for /metrics; by default everybody may read it."
     )
@@ -121,11 +129,21 @@ class Settings(BaseSettings):
     @field_validator("blob_store")
     @classmethod
     def _known_store(cls, name: str) -> str:
-        if name and name != "postgresql" and not re.fullmatch(r"s3://[^/]+(/.*)?", name):
+        if name and name != "postgresql" and not _BUCKET.fullmatch(name):
             raise ValueError(
                 f"must be postgresql or s3://BUCKET/FOLDER, got {name!r}; leave it out for the data folder"
             )
         return name.rstrip("/")
+
+    @field_validator("publish_weights")
+    @classmethod
+    def _known_place(cls, name: str) -> str:
+        if "://" not in name or _BUCKET.fullmatch(name):
+            return name.rstrip("/")
+        try:
+            return checked_mirror(name)
+        except SpryError as error:
+            raise ValueError(f"must be a folder, s3://BUCKET/FOLDER or an address that takes PUT: {error}") from None
 
     @field_validator("database_url")
     @classmethod

@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import string
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -233,6 +234,20 @@ def classes(shared_folder) -> str:
     """The Android library and its tests, compiled once for all processes: a class path."""
     with _one_process_at_a_time(shared_folder / "classes") as folder:
         return android.classpath(folder)
+
+
+@pytest.fixture(scope="session")
+def guide(shared_folder) -> Path:
+    """The site of docs/, reference and all, built once for all processes."""
+    for needed in ("material", "pdoc"):
+        pytest.importorskip(needed, reason=f"{needed} is not installed: pip install -e '.[docs]'")
+    with _one_process_at_a_time(shared_folder / "site") as folder:
+        out = folder / "guide"
+        if not out.exists():
+            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+            environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+            subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, check=True, timeout=600)
+        return out
 
 
 @pytest.fixture(scope="session")

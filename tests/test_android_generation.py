@@ -101,7 +101,7 @@ def chatted(classes: str, home: Path, said: list[str], *options: str) -> subproc
     given = "--home", home, "--server", SERVER, "--chat", "|".join(said), *options
     command = android.java(classes, "dev.spry.core.JoinMain", *given)
     variables = android.environment()
-    return subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    return subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", timeout=300, check=False)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def of_java() -> dict[str, str]:
     if shutil.which("javac") is None:
         pytest.skip("needs a JDK: apt install openjdk-17-jdk-headless")
     command = ["java", ROOT / "tests/JavaMessages.java", ROOT / "android_demo/core/src/main/java"]
-    found = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60).stdout
+    found = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=300).stdout
     return dict(line.split("\t") for line in found.splitlines())
 
 

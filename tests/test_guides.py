@@ -27,6 +27,7 @@ import pytest
 
 from edge_client.commands.cli import UsageError, build, installed, load, run
 from server.project import file as project
+from tests.warm import python
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -292,6 +293,7 @@ def place(tmp_path, model, made, certificate, lowered_cache, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     made_here = Place(tmp_path, model, made, certificate, lowered_cache)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.executable", python())
     for name, value in made_here.environment.items():
         monkeypatch.setenv(name, value)
     yield made_here

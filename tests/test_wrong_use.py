@@ -64,7 +64,7 @@ def wrong_alone(tmp_path):
     def run(*args, prefix=(), **variables) -> str:
         command = [*prefix, *SPRY, *map(str, args)]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment(variables), capture_output=True, text=True, timeout=120, check=False
+            command, cwd=tmp_path, env=environment(variables), capture_output=True, text=True, timeout=300, check=False
         )
         return line(done.returncode, done.stderr)
 
@@ -270,7 +270,7 @@ def test_a_command_that_waits_for_an_answer_is_stopped(args, tmp_path):
         running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         with running, silent.accept()[0]:
             running.send_signal(signal.SIGINT)
-            output, error = running.communicate(timeout=30)
+            output, error = running.communicate(timeout=300)
     assert (running.returncode, output, error) == (130, b"", b"")
 
 

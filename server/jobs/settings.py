@@ -235,6 +235,10 @@ class JobSettings(BaseModel):
         wanted = self.measure_features and self.optimizers.head.kind == "fedavg" and not self.secure_aggregation
         return wanted and sums and manifest.features is not None and not self.is_private
 
+    def evaluates_in(self, number: int) -> bool:
+        """Tell whether devices evaluate in a round."""
+        return bool(self.device_evaluation) and number % self.device_evaluation == 0
+
     @property
     def steps(self) -> int:
         """The number of steps of the weights in a round: one, or in mode iteration one for each of its iterations."""

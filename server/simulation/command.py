@@ -26,6 +26,7 @@ from edge_client.format import size
 from edge_client.memory import return_freed_blocks
 from server.errors import SimulationError
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
+from server.simulation.bundled import completed
 from server.simulation.compare.scores import MAIN_SCORES, SCORES
 from server.simulation.compute.arithmetic import tell_if_slow
 from server.simulation.data.dataset import few_rows_in
@@ -84,12 +85,15 @@ class MeasureOptions(OptionGroup):
 
 @dataclass(frozen=True)
 class WorkerOptions(OptionGroup):
-    """Options for the processes that compute a run; its numbers are the same."""
+    """Options for what computes a run; its numbers are the same by any number of processes."""
 
     title = ComputeOptions.title
 
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with a model of its own.")] = 1
     engine: Annotated[str, typer.Option(help="Where workers run: local or ray.")] = "local"
+    runtime: Annotated[
+        str | None, typer.Option(help="With a bundle as --model: the runtime whose programs compute, as on devices.")
+    ] = None
 
 
 @grouped
@@ -125,6 +129,7 @@ def simulate(
         "adapter": asdict(adapter),
         "settings": chosen,
     }
+    asked = completed(asked, crew.runtime)
     plan = plan_for(**asked)
     if plan.preset == "auto" and few_rows_in(plan.data, plan.task, Columns(**plan.columns)):
         plan = plan_for(**asked, few=True)

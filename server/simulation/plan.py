@@ -44,6 +44,8 @@ class Plan(BaseModel):
     preset: Preset = "default"
     model: str
     random_weights: bool = False
+    runtime: str | None = None
+    """The runtime by whose programs clients compute, where `model` is a bundle; None: PyTorch, by the model itself."""
     task: TaskName = DEFAULT_TASK
     adapter: Annotated[AdapterOptions, Field(validate_default=True)] = AdapterOptions()
     data: str

@@ -40,7 +40,7 @@ def test_a_token_is_made_scanned_joined_with_and_revoked(tab, fresh, tmp_path, s
     data = fleet.write_rows(tmp_path / "my.jsonl", rows(20, 1))
     joined = subprocess.run(
         [*fleet.SPRY, "join", scanned, "--data", str(data), "--home", str(tmp_path / "home"), "--once"],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert joined.returncode == 0, joined.stderr
     assert (next((tmp_path / "home").rglob("publisher.key"))).read_text().strip() == key

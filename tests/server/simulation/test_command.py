@@ -38,6 +38,7 @@ WRONG = [
         "preset: Input should be 'auto', 'forward', 'scalars', 'default', 'paper' or 'bottleneck'",
     ),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
+    ({"runtime": "onnx"}, "--runtime is for a bundle's programs, and .* is no bundle: leave it out"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),
     (
         {"peft": "x"},

@@ -21,7 +21,7 @@ from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
 from edge_client.tasks.registry import TASK_TYPES
 from edge_client.wire.protocol import Report
-from server.rounds.outcome.evaluation import on_devices
+from server.strategy.evaluations import on_devices
 from tests import chats, shapes
 from tests.conftest import LABELS
 from tests.server.conftest import encode
