@@ -34,7 +34,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(guide) -> Path:
-    """Where `test_site.py` finds no dead links either."""
+    """Return the site in which `test_site.py` finds no dead links either."""
     return guide / "reference"
 
 
