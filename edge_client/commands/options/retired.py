@@ -9,19 +9,19 @@ from typing import Any, cast
 from edge_client.errors import SpryError
 
 RETIRED: Mapping[str, str] = {
-    "--peft aligned": "--peft bottleneck takes the same directions, with less noise in a pass",
-    "--peft pairs": "take --peft bottleneck, or lora, which devices learn by true gradients",
-    "--peft tinylora": "take --peft ia3, or lora with --rank 1, for few numbers a layer",
-    "--dimension": "it was of the adapters pairs and tinylora; --rank makes others larger or smaller",
-    "--preset aligned": "leave it out for what fits the bundle",
-    "--preset aligned-iteration": "take --mode iteration, and leave the preset out",
-    "--preset pairs": "leave it out for what fits the bundle",
+    "--peft aligned": "use --peft bottleneck, which has the same directions with less noise in a pass",
+    "--peft pairs": "use --peft bottleneck, or lora, which devices train with exact gradients",
+    "--peft tinylora": "use --peft ia3, or lora with --rank 1, for few numbers in a layer",
+    "--dimension": "it belonged to the adapters pairs and tinylora; use --rank with others",
+    "--preset aligned": "leave it out: the default fits the bundle",
+    "--preset aligned-iteration": "use --mode iteration, and leave the preset out",
+    "--preset pairs": "leave it out: the default fits the bundle",
     "--units-apart": "each direction moves all units of a client",
     "training.units_apart": "each direction moves all units of a client",
-    "training.prefix_cache": "what enters the cut is kept where there is memory for it, which changes no number",
-    "--desk-examples": "it is --calibration-examples now, as what it names is a calibration set",
+    "training.prefix_cache": "devices keep the prefix's result if there is memory for it, which changes no number",
+    "--desk-examples": "it is --calibration-examples now",
     "--interval": "spry report judges convergence as the paper does, by intervals of 50 rounds",
-    "--preset alike": "leave it out: where there are few rows, the default lets devices walk by themselves as it did",
+    "--preset alike": "leave it out: with few rows, the default lets devices make their own steps, as it did",
 }
 
 
