@@ -74,7 +74,7 @@ def test_refused(tmp_path, changes, message):
 
 
 def test_an_adapter_of_earlier_versions_is_answered_by_what_to_take(tmp_path):
-    with pytest.raises(SpryError, match="--peft pairs is gone: take --peft bottleneck, or lora"):
+    with pytest.raises(SpryError, match="--peft pairs is gone: use --peft bottleneck, or lora"):
         ExportOptions("somewhere", tmp_path / "out", **adapter(method="pairs")).check()
 
 
