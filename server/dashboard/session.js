@@ -37,7 +37,7 @@ export async function signIn() {
   clearTimeout(again);
   complain($("sign-in-error"));
   if (!/^[\x21-\x7e]+$/.test(token.get())) {
-    signOut("The token has characters that none has. Copy it again.");
+    signOut("The token has characters that no token has. Copy it again.");
     return;
   }
   let jobs;

@@ -122,7 +122,7 @@ def test_a_device_without_the_library_falls_back_to_a_secret(fleet, trainable, m
     fleet.job(fleet.upload(trainable), rounds=1)
     monkeypatch.setattr("edge_client.client.enrolment.installed", lambda: False)
     assert fleet.client().run(rounds=1).rounds == 1
-    assert "by a secret that it sends, not a key: no package cryptography here" in fleet.told("warning")[0].message
+    assert "by a secret, not a key: no package cryptography here" in fleet.told("warning")[0].message
     assert DeviceStore(fleet.folder / "home", fleet.address).identity().secret
 
 

@@ -142,7 +142,7 @@ def test_other_layers_and_other_words_around_a_text_are_refused(tmp_path):
     told = json.loads((folder / "tokenizer.json").read_text())
     told["post_processor"]["single"].append({"SpecialToken": {"id": chats.BEGIN, "type_id": 0}})
     (folder / "tokenizer.json").write_text(json.dumps(told))
-    with pytest.raises(SpryError, match="other tokens around a text than the one that begins it"):
+    with pytest.raises(SpryError, match="more tokens to a text than the one that begins it"):
         write_whole(folder, "x")
     (folder / "tokenizer.json").unlink()
     with pytest.raises(SpryError, match=r"it has no tokenizer\.json"):

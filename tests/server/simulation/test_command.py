@@ -21,7 +21,7 @@ from tests.warm import python
 
 WRONG = [
     ({"method": "spryy"}, "unknown method 'spryy'; expected one of spry, fedfgd, fedavg"),
-    ({"variance-bound": 3}, "--variance-bound is of fwdllm\\+ alone, and the method is spry: leave it out"),
+    ({"variance-bound": 3}, "--variance-bound is for fwdllm\\+ only, and the method is spry: leave it out"),
     ({"method": "fedsgd", "iterations": 4}, "method fedsgd has training.iterations 1, not 4: leave it out"),
     ({"settings": '{"training": {"estimator": "exact"}}'}, "spry has training.estimator forward, not exact"),
     ({"estimator": "exact"}, "spry has training.estimator forward, not exact"),

@@ -219,7 +219,7 @@ def test_what_is_no_covariance_gives_a_step_all_the_same():
 
 def test_moments_that_no_features_have_are_told():
     mean = np.array([2.0, 0.0], np.float32)
-    assert "less than nothing" in (unlikely(Moments(8, mean, np.array([1.0, 0.0, -1.0], np.float32)), SPEC) or "")
+    assert "are negative" in (unlikely(Moments(8, mean, np.array([1.0, 0.0, -1.0], np.float32)), SPEC) or "")
     large = np.array([900.0, 0.0, 1.0], np.float32)
     assert "901 times the usual" in (unlikely(Moments(8, 0 * mean, large), SPEC) or "")
     assert unlikely(Moments(8, 0 * mean, np.array([2.0, 0.3, 1.0], np.float32)), SPEC) is None
@@ -233,7 +233,7 @@ def test_features_vary_together_no_more_than_each_by_itself(together):
 
 
 def test_products_that_no_rows_have_are_no_covariance():
-    """Three features of which each two go against each other by .6: the sum of all would vary by less than nothing."""
+    """Three features of which each two go against each other by .6: the sum of all would vary by are negative."""
     told = Moments(8, np.zeros(3, np.float32), np.array([1.0, -0.6, -0.6, 1.0, -0.6, 1.0], np.float32))
     assert "no covariance" in (unlikely(told, FeatureSpec("head.weight", "head.bias", 3.0)) or "")
 

@@ -95,7 +95,7 @@ def test_a_strategy_says_who_trains_what(server, bundle_name):
 @pytest.mark.usefixtures("installed")
 def test_its_name_is_known_and_what_it_does_not_go_with_is_said_at_once():
     assert list(STRATEGIES) == ["spry", NAME, IN_TURN]
-    with pytest.raises(ValueError, match=r"goes with neither secure_aggregation nor a privacy budget; also, .* leave"):
+    with pytest.raises(ValueError, match=r"works with neither secure_aggregation nor a privacy budget; also, .* leave"):
         JobSettings(strategy=NAME, secure_aggregation=True, aggregation="median")
 
 

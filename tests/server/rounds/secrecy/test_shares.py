@@ -212,7 +212,7 @@ def test_a_device_refuses_to_weigh_less_than_another(server, job, devices, monke
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"privacy_quantile": 0.5}, "secure_aggregation shows the server none: leave out privacy_quantile"),
+        ({"privacy_quantile": 0.5}, "with secure_aggregation the server sees none: leave out privacy_quantile"),
         (
             {"privacy_noise": 0.01, "rounds": 1, "per_round": 4000, "min_holders": 3500},
             "the integers of 4000 devices are too coarse for updates of",

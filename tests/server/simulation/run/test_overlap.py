@@ -112,7 +112,7 @@ def test_slowness_is_spread_evenly_by_ratio():
 @pytest.mark.parametrize(
     ("method", "more", "why"),
     [
-        ("fwdllm+", {}, "method fwdllm\\+ is about rounds that wait"),
+        ("fwdllm+", {}, "method fwdllm\\+ needs rounds that wait"),
         ("spry", {"mode": "iteration"}, "schedule buffered needs mode epoch"),
     ],
 )
