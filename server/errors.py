@@ -61,7 +61,7 @@ class NotWhole(SpryError):
 
     def __init__(self, what: str) -> None:
         way = "take the format merged, and llama.cpp's converter"
-        super().__init__(f"no whole GGUF is made of this model: {what}; {way}")
+        super().__init__(f"this model cannot become one whole GGUF: {what}; {way}")
 
 
 class Refusal(SpryError):

@@ -96,7 +96,10 @@ def closed(path: Path, mode: int):
     [
         (["frob"], "No such command 'frob' (see `spry --help`)"),
         (["--frob"], "No such option: --frob (see `spry --help`)"),
-        (["export", "x", "--out", "y", "--dimension", "16"], "--dimension is gone: it belonged to the adapters pairs and"),
+        (
+            ["export", "x", "--out", "y", "--dimension", "16"],
+            "--dimension is gone: it belonged to the adapters pairs and",
+        ),
         (["export"], "Missing argument 'model' (see `spry export --help`)"),
         (["export", "x", "--out", "o", "--workers", "-1"], "Invalid value for '--workers'"),
         (["inspect"], "Missing argument 'bundle'"),

@@ -242,7 +242,7 @@ class Member:
             raise _lying("messages of other devices are missing")
         for peer, tag in zip(peers, survivors.tags, strict=True):
             if self._lock_with(peer).tag(self._sharers, own=False) != tag:
-                raise _lying(f"place {peer.place} got other keys or shares")
+                raise _lying(f"slot {peer.place} got other keys or shares")
 
     def _check_enough(self, places: frozenset[int] | set[int], roster: Roster, what: str) -> None:
         """Refuse a team that is too small; its members hold the same units, and all of them the head."""

@@ -109,7 +109,7 @@ def extend(store: Store, name: str, rounds: int, patience: int | None, by: str) 
             before, after = (stop_reason(connection, one, score, job.done, store.now()) for one in (job, longer))
             _refuse_end(job, before, after)
         if not jobs.go_on(connection, job, settings):
-            raise Refusal(409, "invalid", f"job {job.name} is no more {job.state}: look again")
+            raise Refusal(409, "invalid", f"job {job.name} is no longer {job.state}: look again")
         store.audit(connection, by, "job-extended", job.id, f"{rounds} rounds")
     store.turn += 1
     return find_job(store, job.id)

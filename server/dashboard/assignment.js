@@ -9,7 +9,7 @@ const STATES = {
   done: "reported",
   open: "training",
   lost: "given back, refused or too late",
-  spare: "not needed: others were enough",
+  spare: "not needed: the round had enough updates",
   free: "not its part",
 };
 

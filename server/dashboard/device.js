@@ -108,7 +108,7 @@ function numbers(device) {
     ["Parts accepted", count(counts.accepted ?? 0), ""],
     ["Given back or refused", count((counts.failed ?? 0) + (counts.refused ?? 0)), ""],
     ["Too late", count(counts.expired ?? 0), ""],
-    ["Not needed", count(counts.spare ?? 0), "others were enough"],
+    ["Not needed", count(counts.spare ?? 0), "the round had enough updates"],
     ["Sent", bytes(device.up), `${bytes(device.down)} fetched`],
   ];
   if (profile?.step_seconds) found.push(["A step takes", duration(profile.step_seconds), "in its last round"]);

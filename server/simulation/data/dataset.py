@@ -78,7 +78,7 @@ def open_dataset(
         data: the folder, or the dataset's name.
         task: the name of its kind.
         columns: what holds the text, its pair and the label; found by their names where empty.
-        by: the column that is split over; the label when left out, or a question's title.
+        by: the column to split by; the label when left out, or a question's title.
         labels: the classes' names; those of the data when left out.
         bad_rows: what to do with rows that cannot be used.
         template: makes texts of conversations.
@@ -244,7 +244,7 @@ def _group_of(by: str) -> Callable[[Row], str]:
     def named(row: Row) -> str:
         value = row.get(GROUP)
         if value is None or value == "":
-            raise BadRow(f"has no {by}, the column that is split over")
+            raise BadRow(f"has no {by}, the column to split by")
         return str(value)
 
     return named

@@ -288,7 +288,7 @@ def accept_reporters(connection: Connection, round_: Round, now: float) -> None:
 def leave(connection: Connection, round_: Round, now: float) -> None:
     """End the assignments that are still open when their round ends."""
     state = round_.leaves(now)
-    reason = "the round's time was up" if state == "expired" else "others were enough"
+    reason = "the round's time was up" if state == "expired" else "the round had enough updates"
     connection.execute(
         update(tasks).where(*_of(round_), tasks.c.state == "open").values(state=state, ended=now, reason=reason)
     )

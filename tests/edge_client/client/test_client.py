@@ -499,7 +499,7 @@ def test_a_result_that_others_were_faster_than_is_no_failure(fleet, bundle):
     done = fleet.client(home="slow", on_event=overtake, pause=pause).run(rounds=1)
     assert (done.rounds, done.late, done.failures) == (1, 1, 0)
     (late,) = [event for event in slow if event.kind == "late"]
-    assert "round 1 takes nothing more for this task (others were enough)" in late.message
+    assert "round 1 takes nothing more for this task (the round had enough updates)" in late.message
     assert not [event for event in slow if event.kind == "refused"]
     assert max(waits) < FAILURE
     assert fleet.ended()["refused"] == {}

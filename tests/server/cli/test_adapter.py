@@ -101,7 +101,7 @@ def test_what_no_gguf_adapter_can_say(ok, wrong, taken_part, tmp_path):
     whole = wrong(
         "adapter", "download", taken_part, "--format", "merged-gguf", "--model", "x", "--out", tmp_path / "no"
     )
-    assert "no whole GGUF is made of this model: it is trained for seq-cls, not for causal-lm; take the" in whole
+    assert "this model cannot become one whole GGUF: it is trained for seq-cls, not for causal-lm; take the" in whole
     assert not (tmp_path / "no").exists()
 
 

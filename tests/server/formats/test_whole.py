@@ -128,7 +128,7 @@ def test_what_is_not_known_to_come_out_right_is_refused(kind, tmp_path):
     file, values, why = REFUSED[kind]
     folder = model("llama", tmp_path / "model")
     change(folder / file, **values)
-    with pytest.raises(SpryError, match=f"no whole GGUF is made of this model: .*{why}.*; take the format merged"):
+    with pytest.raises(SpryError, match=f"this model cannot become one whole GGUF: .*{why}.*; take the format merged"):
         write_whole(folder, "x")
 
 

@@ -180,7 +180,7 @@ def test_who_comes_when_others_were_enough_is_not_refused(server, bundle_name, c
     assert (told["code"], server.job()["refused"]) == ("late", {})
     assert server.call("GET", "/v1/jobs/job/refusals").json() == []
     if closed:
-        assert "(others were enough)" in told["detail"]
+        assert "(the round had enough updates)" in told["detail"]
         assert server.call("GET", "/v1/jobs/job/rounds").json()[1]["tasks"] == {"accepted": 2, "spare": 1}
         assert third.task()["round"] == 2, "it waits for nobody"
 
@@ -197,7 +197,7 @@ def test_who_was_not_needed_has_missed_nothing_however_long_the_server_takes(ser
     if closing:
         third.send(task, content, 409)
     server.advance()
-    assert "(others were enough)" in third.send(task, content, 409)["detail"]
+    assert "(the round had enough updates)" in third.send(task, content, 409)["detail"]
     assert server.job()["refused"] == {}
     assert server.call("GET", "/v1/jobs/job/rounds").json()[1]["tasks"] == {"accepted": 2, "spare": 1}
     assert third.task()["round"] == 2, "it waits for nobody"

@@ -170,7 +170,7 @@ def test_a_pair_that_only_some_rows_have(write):
         (ROWS, {"columns": Columns("text+title")}, "no column 'title' for the text;"),
         (ROWS, {"by": "author"}, r"no column 'author' to split over; its columns are text, label: name another"),
         (ROWS, {"task": "qa"}, "no column 'question' for the question"),
-        ([{**ROWS[0], "author": "Ann"}, ROWS[1]], {"by": "author"}, "line 2: has no author, the column that is split"),
+        ([{**ROWS[0], "author": "Ann"}, ROWS[1]], {"by": "author"}, "line 2: has no author, the column to split by"),
         ([{"text": str(i), "label": f"name {i}"} for i in range(1001)], {}, "1,001 different labels; name the column"),
         ([{"text": "a", "label": 1000}], {}, "the label 1000; labels are names, or numbers below 1000"),
         ([], {}, "no row that can be read"),

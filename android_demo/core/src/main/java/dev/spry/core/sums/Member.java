@@ -244,7 +244,7 @@ public final class Member {
                     throw lying("messages of other devices are missing");
                 }
                 if (!Arrays.equals(lock(peer).tag(sharers(), false), tags.next())) {
-                    throw lying("place " + peer.place + " got other keys or shares");
+                    throw lying("slot " + peer.place + " got other keys or shares");
                 }
             }
         }
