@@ -82,7 +82,7 @@ class Summands(Reports):
             self._require_open(assignment)
             current = rounds.lock_open(connection, assignment.job, assignment.round)
             if current is None and message in ("vow", "opening"):
-                return True  # the round had enough updates: the sum is being opened
+                return True  # others were enough: the sum is being opened
             if current is None:
                 raise self._closed(connection, assignment)
             self._check(connection, job, current, assignment, message, data)
@@ -129,10 +129,7 @@ class Summands(Reports):
         """Return the sum, if it is at a stage and the assignment's device is in it."""
         standing = sums.find(connection, current)
         inside = _inside(standing)
-        late_vow = standing is not None and (stage, standing.stage) == (
-            "vow",
-            "opening",
-        )  # the round had enough updates
+        late_vow = standing is not None and (stage, standing.stage) == ("vow", "opening")  # others were enough
         if standing is None or not (standing.stage == stage or late_vow) or assignment.slot not in inside:
             where = standing.stage if standing else "card"
             raise Refusal(409, "late", f"round {current.number} takes no {stage} of this device: its sum is at {where}")

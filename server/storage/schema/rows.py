@@ -10,7 +10,7 @@ from edge_client.wire.protocol import Report, Training
 RoundState = Literal["open", "closing", "done", "failed"]
 Role = Literal["viewer", "operator", "administrator"]
 AssignmentState = Literal["open", "accepted", "refused", "failed", "expired", "spare"]
-"""A round ended without an expired part because its time was up, and without a spare one because the round had enough updates."""
+"""A round ends without an expired task because its time is up, and without a spare one because it has enough updates."""
 
 
 @dataclass(frozen=True)

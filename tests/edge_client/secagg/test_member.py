@@ -171,7 +171,7 @@ def test_devices_that_were_told_different_rosters_cannot_read_each_other(four):
     four.share([0, 1, 2])
     four.shares[3] = four.members[3].shares(roster_of(four, 3, cap=1))
     four.update(range(4))
-    with pytest.raises(SpryError, match="place 3 got other keys or shares"):
+    with pytest.raises(SpryError, match="slot 3 got other keys or shares"):
         four.members[1].vow(four.survivors(1))
 
 
@@ -215,7 +215,7 @@ def test_devices_that_masked_with_others_are_found_out(four):
         set_of([0, 1, 2]), lambda *_: {part: n.copy() for part, n in four.updates[0].items()}
     )
     four.update([1, 2, 3])
-    with pytest.raises(SpryError, match="place 0 got other keys or shares"):
+    with pytest.raises(SpryError, match="slot 0 got other keys or shares"):
         four.vow([1])
 
 

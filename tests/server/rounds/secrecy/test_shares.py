@@ -159,7 +159,7 @@ def test_devices_that_are_told_other_noise_cannot_read_each_other(server, job, d
     deceived.job.save_sum(Kept())
     deceived.job.begin(replace(task, sum=replace(task.sum, noise=NOISE / 2)))
     deceived.begin()
-    with pytest.raises(TrainingError, match="place 3 got other keys or shares"):
+    with pytest.raises(TrainingError, match="slot 3 got other keys or shares"):
         play(server, four)
 
 
