@@ -10,7 +10,7 @@ from edge_client.wire.protocol import Report, Training
 RoundState = Literal["open", "closing", "done", "failed"]
 Role = Literal["viewer", "operator", "administrator"]
 AssignmentState = Literal["open", "accepted", "refused", "failed", "expired", "spare"]
-"""A round ends without an expired task because its time is up, and without a spare one because it has enough updates."""
+"""A round ends without an expired task because its time is up, without a spare one because it has enough updates."""
 
 
 @dataclass(frozen=True)

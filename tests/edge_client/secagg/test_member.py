@@ -147,7 +147,7 @@ def test_keys_that_are_not_their_devices_open_nothing(four, swapped):
     four.share([1, 2, 3])
     four.update(range(4))
     for place in range(swapped + 1):
-        with pytest.raises(SpryError, match=r"place \d got other keys or shares"):
+        with pytest.raises(SpryError, match=r"slot \d got other keys or shares"):
             four.members[place].vow(four.survivors(place))
     liar, one = four.members[0], four.members[1]
     assert one._lock_with(one._mates[0]).pads(own=False) != liar._lock_with(peers[0]).pads(own=True), "if all told them"
