@@ -30,7 +30,7 @@ def data(tmp_path_factory) -> Path:
 
 
 def ran(name: str, *options: object, misses: bool = False) -> str:
-    """What a script printed that ended well; it may miss targets that are for another size."""
+    """Run a script that must end well, and return what it printed; it may miss targets that are for another size."""
     command = [python(), str(FOLDER / f"{name}.py"), *map(str, options)]
     own = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=480, env=own, check=False)

@@ -73,5 +73,5 @@ def test_what_has_no_pooler_or_no_tokenizer_is_refused():
 
 
 def test_other_adapters_are_refused():
-    with pytest.raises(ExportError, match="--from-mean teaches LoRA's layers, got --peft ia3"):
+    with pytest.raises(ExportError, match="--from-mean trains LoRA's layers, got --peft ia3"):
         check_adapter(AdapterOptions(method="ia3", from_mean=True))
