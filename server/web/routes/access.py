@@ -43,7 +43,7 @@ class CreatedPerson(PersonView):
 
 @router.post("", status_code=201)
 def create(services: UseServices, by: ByAdmin, wanted: NewPerson) -> CreatedPerson:
-    """Let somebody use the server: viewers read, operators also start and pause jobs and make enrolment tokens."""
+    """Give a person access: viewers read, operators also start and pause jobs and make enrolment tokens."""
     person, text = people.create(services.store, wanted.name, wanted.role, by)
     return CreatedPerson(**asdict(person), token=text)
 

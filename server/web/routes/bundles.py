@@ -98,7 +98,7 @@ def list_settings() -> list[SettingsGroup]:
 
 @router.post("/bundles/{bundle}/plan", dependencies=[Viewer])
 def plan(services: UseServices, bundle: Sha256, wish: JobWish) -> JobPlan:
-    """Say what settings a job would have, and what it would cost a device; nothing is made."""
+    """Compute a job's settings, and its cost for a device; creates nothing."""
     require_whole(services.store, bundle)
     try:
         rows = rows_here(services.store) if wish.rows is None else wish.rows
@@ -109,7 +109,7 @@ def plan(services: UseServices, bundle: Sha256, wish: JobWish) -> JobPlan:
 
 @router.patch("/bundles/{bundle}", status_code=204)
 def rename(services: UseServices, by: ByOperator, bundle: Sha256, wanted: BundleName) -> None:
-    """Give a bundle, all of whose files have arrived, a name that people know it by; an empty one is none."""
+    """Name a bundle whose files have all arrived; an empty name removes the name."""
     name_bundle(services.store, bundle, wanted.name, by)
 
 
@@ -168,7 +168,7 @@ def get_file(services: UseServices, asking: DeviceOrAdmin, bundle: Sha256, path:
 
 @router.put("/held-out/{sha256}", status_code=204, dependencies=[Operator], openapi_extra=binary())
 async def put_held_out(services: UseServices, sha256: Sha256, request: Request) -> None:
-    """Upload examples (JSONL) that jobs are evaluated on; they never leave the server."""
+    """Upload held-out examples (JSONL) for evaluations; they never leave the server."""
     blobs = services.store.blobs
     settings = services.store.settings
     async with received(request, blobs, settings.max_held_out_bytes, settings.patience_seconds) as body:

@@ -104,7 +104,7 @@ def revoke_token(services: UseServices, by: ByAdmin, token: str) -> None:
 @router.post("/devices", status_code=201)
 @takes(_ENROLMENT)
 def enrol(services: UseServices, request: Request, enrolment: Enrolment) -> Enrolled:
-    """Enrol as a device; the secret is sent this once."""
+    """Enrol as a device; the server sends the secret only once."""
     return credentials.enrol(services.store, enrolment, address(request))
 
 
@@ -132,7 +132,7 @@ def search_devices(
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
 ) -> DeviceList:
-    """Search, filter and sort devices, some at a time; each with its group, its version and what went wrong last."""
+    """Search, filter and sort devices, by pages; each with its group, its version and its last failure."""
     store = services.store
     since = store.now() - fleet.FAILED_SECONDS if failed else None
     wanted = DeviceQuery(away_before(store), search.strip(), state, group, since)
@@ -147,19 +147,19 @@ def show_device(services: UseServices, device: str, limit: Annotated[int, Query(
 
 @router.put("/devices/{device}/note", status_code=204)
 def write_note(services: UseServices, by: ByOperator, device: str, wanted: Note) -> None:
-    """Keep a line about a device; an empty one removes it."""
+    """Keep a note about a device; an empty one removes it."""
     history.write_note(services.store, device, wanted.note, by)
 
 
 @router.delete("/devices/{device}", status_code=204)
 def revoke_device(services: UseServices, by: ByAdmin, device: str) -> None:
-    """Revoke a device: nothing more is taken from it."""
+    """Revoke a device: the server takes nothing more from it."""
     credentials.revoke_device(services.store, device, by)
 
 
 @router.get("/open-jobs", dependencies=[ADevice])
 def open_jobs(services: UseServices) -> list[OpenJob]:
-    """List what running jobs ask of a device's rows; it looks at them before it takes a place."""
+    """List the rows that running jobs need; a device checks its own before it takes a slot."""
     return asked_of_rows(services.store)
 
 

@@ -35,7 +35,7 @@ _SETTLED = 60.0
 
 @router.get("/events", dependencies=[Viewer], response_class=StreamingResponse)
 async def events(services: UseServices, request: Request, job: str | None = None) -> StreamingResponse:
-    """Server-sent events about all jobs and devices, and in detail about one job, given by id or name.
+    """Send server-sent events about all jobs and devices, and in detail about one job, by id or name.
 
     `jobs`, `devices`, `rounds`, `metrics`, `traffic` and `refusals` are lists: all rows at first, and later those that
     are new or changed, each whole. `devices` are the first that `fleet` names, which counts all by their states; others

@@ -113,7 +113,7 @@ def resume(services: UseServices, by: ByOperator, job: str) -> JobView:
 
 @router.post("/{job}/extend")
 def extend(services: UseServices, by: ByOperator, job: str, wanted: MoreRounds) -> JobView:
-    """Go on with a job for more rounds, from the weights that it has; also where it ended when its rounds were done."""
+    """Continue a job for more rounds, from its weights; also if it ended because its rounds were done."""
     extended = jobs.extend(services.store, job, wanted.rounds, wanted.patience, by)
     services.store.wake.set()
     return views.job(services.store, extended)
@@ -140,7 +140,7 @@ def list_rounds(
 
 @router.get("/{job}/assignment", dependencies=[Viewer])
 def read_assignment(services: UseServices, job: str) -> AssignmentsView | None:
-    """Tell who trains what, and by which step, in the newest round that a device has joined."""
+    """Return the assignment of the newest round that a device has joined: units and step of each client."""
     return assignment(services.store, find_job(services.store, job))
 
 
@@ -180,7 +180,7 @@ def read_log(services: UseServices, job: str, limit: Annotated[int, Query(ge=1, 
 
 @router.get("/{job}/advice", dependencies=[Viewer])
 def read_advice(services: UseServices, job: str) -> list[str]:
-    """Return what holds a job up, and what to do about it; nothing while it makes progress."""
+    """Return why a job does not progress, and what to do about it; nothing while it does."""
     return advice(services.store, find_job(services.store, job))
 
 
@@ -191,7 +191,7 @@ def adapter(
     version: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
     form: Annotated[str, Query(alias="format", max_length=20)] = "peft",
 ) -> Response:
-    """Download what was learned as a .zip, for `PeftModel.from_pretrained` (peft) or llama.cpp and Ollama (gguf)."""
+    """Download the adapter as a .zip, for `PeftModel.from_pretrained` (peft) or llama.cpp and Ollama (gguf)."""
     known = find_job(services.store, job)
     chosen = known.version if version is None else version
     content = adapter_archive(services.store, known, chosen, form)

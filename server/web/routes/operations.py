@@ -27,7 +27,7 @@ class AskingView(BaseModel):
 
 @router.get("/healthz", response_class=PlainTextResponse)
 async def health() -> str:
-    """Answer if this process is alive: one that is not answers nothing, and has to be started again."""
+    """Answer while this process is alive; a process that does not answer has to be restarted."""
     return "ok\n"
 
 
@@ -46,11 +46,11 @@ def metrics(services: UseServices) -> Response:
 
 @router.get("/v1/me")
 def me(who: Asking) -> AskingView:
-    """Return who asks, and their role, by which pages offer actions."""
+    """Return the caller's name and role, which decides the actions that pages offer."""
     return AskingView(name=who.name, role=who.role)
 
 
 @router.get("/v1/audit", dependencies=[Viewer])
 def audit(services: UseServices, limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> list[AuditView]:
-    """List who did what, the newest first."""
+    """List the actions of people and devices, the newest first."""
     return views.audit_log(services.store, limit)

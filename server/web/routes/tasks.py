@@ -59,7 +59,7 @@ async def put_scalars(
 @router.put("/judgement", dependencies=[SignedBody])
 @takes(_FAILURE)
 def put_evaluation(services: UseServices, device: Device, task: str, evaluation: EvaluationReport) -> Receipt:
-    """Take what a device measured when a round of mode iteration was over for it, where its task asked for that."""
+    """Take a device's measurements after a round of mode iteration, if its task asked for them."""
     return services.reports.take_evaluation(device.id, task, evaluation)
 
 
@@ -81,5 +81,5 @@ async def put_message(services: UseServices, device: Device, task: str, message:
 @router.post("/failure", dependencies=[SignedBody])
 @takes(_FAILURE, any_text=True)
 def post_failure(services: UseServices, device: Device, task: str, failure: Failure) -> Receipt:
-    """Give the task back; its place goes to another device."""
+    """Give the task back; its slot goes to another device."""
     return services.reports.take_failure(device.id, task, failure.reason)
