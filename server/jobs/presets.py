@@ -81,8 +81,8 @@ ABOUT: Mapping[str, str] = {
     "auto": "Each device takes true gradients through as many blocks as its memory allows; the server makes the step, "
     "or with few rows in all the devices do.",
     "forward": "Forward gradients only, of the units that two passes a step estimate best; no backpropagation.",
-    "scalars": "Mode iteration: forward gradients, sent as a few numbers, of the units that two passes a step estimate best.",
-    "default": "Forward gradients only, along one direction of every unit: the least work in a step, and the most rounds.",
+    "scalars": "Mode iteration: forward gradients of the units that two passes estimate best, sent as a few numbers.",
+    "default": "Forward gradients only, along one direction of every unit: the least work a step, and most rounds.",
     "paper": "As the SPRY paper has it: one direction over units and head together, 1,500 rounds.",
     "bottleneck": "For bottleneck adapters: true gradients through two blocks, derivatives at bottlenecks before them.",
 }
