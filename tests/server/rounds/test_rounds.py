@@ -343,7 +343,7 @@ def test_a_device_may_want_one_job_only(server, bundle_name):
         ({}, {"runtimes": ["executorch"]}, "needs one of the runtimes onnx"),
         ({"mains_only": True}, {"power": "battery"}, "battery"),
         ({"unmetered_only": True}, {"metered": True}, "metered"),
-        ({}, {"memory_bytes": 1000}, "no place"),
+        ({}, {"memory_bytes": 1000}, "no free slot"),
     ],
 )
 def test_a_device_gets_nothing_that_it_must_not_have(server, bundle_name, settings, values, reason):
