@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _PR_SET_PDEATHSIG = 1
-_SPRY = sys.executable, "-m", "server.processes"
 _GRACE = 15.0
 _START = 60.0
 _ERROR = "error: "
@@ -133,7 +132,7 @@ class Processes:
 
     def start(self, log: Path, *arguments: str, **environment: str) -> Process:
         """Start a `spry` command."""
-        process = Process([*_SPRY, *arguments], log, **environment)
+        process = Process([sys.executable, "-m", "server.processes", *arguments], log, **environment)
         self._started.append(process)
         return process
 

@@ -1,10 +1,11 @@
-"""What tests of several packages share: settings, a tiny model with a tokenizer, bundles made from it, and a task."""
+"""Share fixtures among packages: settings, a tiny model with a tokenizer, bundles made from it, and a task."""
 
 import fcntl
 import gc
 import os
 import signal
 import string
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ def pytest_collection_modifyitems(items):
 
 
 class _Kept:
-    """What libraries made when they were imported stays, and what fixtures did: clients that tidy up pass it by.
+    """Keep objects of imports and fixtures out of the garbage collection of clients that tidy up.
 
     They collect garbage each time they have nothing to do. With torch and transformers beside them, which no device
     has, to look at all that is there takes longer than most of what is tested.
@@ -173,7 +174,7 @@ def talker_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory) -> Path:
-    """Of all processes that tests run in."""
+    """Return the folder of all processes that tests run in."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
@@ -233,6 +234,20 @@ def classes(shared_folder) -> str:
     """The Android library and its tests, compiled once for all processes: a class path."""
     with _one_process_at_a_time(shared_folder / "classes") as folder:
         return android.classpath(folder)
+
+
+@pytest.fixture(scope="session")
+def guide(shared_folder) -> Path:
+    """The site of docs/, reference and all, built once for all processes."""
+    for needed in ("material", "pdoc"):
+        pytest.importorskip(needed, reason=f"{needed} is not installed: pip install -e '.[docs]'")
+    with _one_process_at_a_time(shared_folder / "site") as folder:
+        out = folder / "guide"
+        if not out.exists():
+            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)]
+            environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+            subprocess.run(command, cwd=Path(__file__).parents[1], env=environment, check=True, timeout=600)
+        return out
 
 
 @pytest.fixture(scope="session")

@@ -103,7 +103,7 @@ class Desk:
         """By the JVM, whoever trained."""
         command = [*self.java(self.home(home, name)), "--job", name, "--predict", "|".join(TEXTS), *options]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, env=android.environment(), check=False
+            command, capture_output=True, text=True, timeout=300, env=android.environment(), check=False
         )
         assert done.returncode == 0, done.stderr
         return android.said(done.stdout)
@@ -146,7 +146,7 @@ def events(process) -> list[dict]:
 
 
 def ended(process, code: int = 0) -> None:
-    process.process.wait(60)
+    process.process.wait(300)
     assert process.process.returncode == code, (process.folder / "client.log").read_text()
 
 
@@ -288,7 +288,7 @@ def test_it_is_offered_nothing_but_sums_where_it_wants_no_more(desk):
     jvm = desk.jvm(name, "--once", "yes", "--only-sums", "yes")
     ended(jvm)
     (why,) = [event["message"] for event in events(jvm) if event["event"] == "waiting"]
-    assert "seen shows updates to its server, and this device takes part in sums alone" in why
+    assert "seen shows updates to its server, and this device takes part only in sums" in why
     assert desk.shown(name)["done"] == 0
 
 
@@ -302,7 +302,7 @@ def test_a_round_survives_a_stop_and_a_kill(desk):
     jvm = desk.jvm(names[0], "--rounds", "1")
     told(jvm, lambda event: event["event"] == "progress" and event["step"] >= 20)
     jvm.process.send_signal(signal.SIGTERM)  # as the system ends a worker: there is time to save
-    jvm.process.wait(20)
+    jvm.process.wait(300)
     assert events(jvm)[-1]["event"] == "stopped"
 
     jvm = desk.jvm(names[0], "--rounds", "1")
@@ -383,7 +383,7 @@ def test_it_takes_bundles_of_the_pinned_publisher_alone(desk, bundle, tmp_path):
     assert desk.store("jvm", name).publisher() == key
     signature.sign(folder, owner)
     uploaded()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 300
     while desk.shown(name)["done"] == 0:  # it sits out a while, having given tasks back
         assert time.monotonic() < until
         joins(name, desk.token)

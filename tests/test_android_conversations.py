@@ -56,9 +56,9 @@ def bundle(folder: Path, template: Template, rows: list[dict]) -> Path:
 
 
 def read(classes: str, *folders: Path) -> list[dict]:
-    """What the library makes of their rows, one after the other."""
+    """Return what the library makes of their rows, one after the other."""
     command = android.java(classes, "dev.spry.core.data.ConversationsMain", LENGTH, *folders)
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return android.said(done.stdout)
 
@@ -117,7 +117,7 @@ def test_the_same_batches_are_packed(classes, tmp_path, pack):
     rows, seed = short_rows(rng), rng.getrandbits(31)
     folder = bundle(tmp_path / "bundle", template, rows)
     command = android.java(classes, "dev.spry.core.training.PackingMain", folder, seed, json.dumps(asdict(training)))
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     encoder = TextEncoder(chats.trained(), MANIFEST, training.batch, training.length)
     examples = [example_of(row, template) for row in rows]
@@ -152,7 +152,7 @@ REFUSED_BY_BOTH = [
     ({"conversation": "[{"}, "conversation is not JSON"),
     (
         {"messages": [{"from": "Human", "value": "tea"}, {"from": "tool", "value": "hot"}]},
-        "message 2 is from 'tool', and known are human, user, gpt, assistant, chatgpt, bot, model, system alone",
+        "message 2 is from 'tool', known are human, user, gpt, assistant, chatgpt, bot, model, system",
     ),
 ]
 

@@ -86,7 +86,7 @@ SERVER = "http://127.0.0.1:9"
 
 @pytest.fixture
 def home(speaking, tmp_path) -> Path:
-    """Of a device that took part in a job and has other weights than it began with."""
+    """Return the home of a device that took part in a job and has other weights than it began with."""
     rng, store = np.random.default_rng(), DeviceStore(tmp_path / "home", SERVER)
     name = hashlib.sha256((speaking / FILE_NAME).read_bytes()).hexdigest()
     shutil.copytree(speaking, store.bundle(name))
@@ -101,7 +101,7 @@ def chatted(classes: str, home: Path, said: list[str], *options: str) -> subproc
     given = "--home", home, "--server", SERVER, "--chat", "|".join(said), *options
     command = android.java(classes, "dev.spry.core.JoinMain", *given)
     variables = android.environment()
-    return subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    return subprocess.run(command, env=variables, capture_output=True, encoding="utf-8", timeout=300, check=False)
 
 
 @pytest.mark.parametrize(

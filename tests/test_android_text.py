@@ -40,7 +40,7 @@ def compiled_core(folder: Path) -> str:
     """A class path with the library's tokenizers and the command that runs them."""
     sources = [str(path) for path in (CORE / "test/java/dev/spry/core/text").glob("TokenizeMain.java")]
     command = ["javac", "--release", "8", "-Xlint:-options", "-encoding", "UTF-8", "-cp", str(JSON), "-d", str(folder)]
-    subprocess.run([*command, "-sourcepath", str(CORE / "main/java"), *sources], check=True, timeout=120)
+    subprocess.run([*command, "-sourcepath", str(CORE / "main/java"), *sources], check=True, timeout=300)
     return f"{folder}:{JSON}"
 
 
@@ -57,7 +57,7 @@ def cut(tmp_path_factory):
         tokenizer.save(str(file))
         command = ["java", "-Xmx512m", "-cp", path, "dev.spry.core.text.TokenizeMain", str(file)]
         given = "".join(json.dumps(row) + "\n" for row in rows)
-        done = subprocess.run(command, input=given, capture_output=True, encoding="utf-8", timeout=120, check=False)
+        done = subprocess.run(command, input=given, capture_output=True, encoding="utf-8", timeout=300, check=False)
         assert done.returncode == 0, done.stderr
         return android.said(done.stdout)
 
@@ -75,7 +75,7 @@ def expected(encoding: Encoding) -> dict[str, list[int]]:
 
 
 def sentences() -> list[str]:
-    """What households say, and this project's own prose: more than two thousand sentences."""
+    """Return what households say, and this project's own prose: more than two thousand sentences."""
     said = [row["text"] for number in range(8) for row in slice_of(number, 100)]
     files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     written = [line for file in files for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -29,7 +29,7 @@ AWAITED: set[str] = set()
 def checked_by(tool: str, *args: object) -> None:
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed")
-    done = subprocess.run([tool, *map(str, args)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([tool, *map(str, args)], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -30,7 +30,7 @@ def of_java() -> dict[str, str]:
     if shutil.which("javac") is None:
         pytest.skip("needs a JDK: apt install openjdk-17-jdk-headless")
     command = ["java", ROOT / "tests/JavaMessages.java", ROOT / "android_demo/core/src/main/java"]
-    found = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=60).stdout
+    found = subprocess.run(command, capture_output=True, encoding="utf-8", check=True, timeout=300).stdout
     return dict(line.split("\t") for line in found.splitlines())
 
 
@@ -113,7 +113,7 @@ class Answers:
         return CheckedIn(wait=1, reason=reason)
 
     def _none(self):
-        return f"no place is left in {1}"
+        return f"no slot is free in {1}"
 
 class Settings:
     @field_validator("x")
@@ -142,6 +142,6 @@ def test_messages_are_found_wherever_they_are_written():
         "rows were left out",
         "job … is lost after … rounds",
         "… rounds are done",
-        "no place is left in …",
+        "no slot is free in …",
         "must be longer than that",
     }

@@ -26,7 +26,7 @@ def rows(count: int, seed: int) -> list[dict]:
 
 def spry(server, *args: str, ca: Path | None = None) -> str:
     where = ["--server", server.url, "--admin-token", fleet.TOKEN, *(["--ca", str(ca)] if ca else [])]
-    done = subprocess.run([*fleet.SPRY, *args, *where], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*fleet.SPRY, *args, *where], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -55,7 +55,7 @@ class Fleet:
         with self.server.administrator() as admin:
             return admin.get("/v1/jobs/crash")
 
-    def reached(self, condition, seconds: float = 40) -> dict:
+    def reached(self, condition, seconds: float = 300) -> dict:
         until = time.monotonic() + seconds
         while not condition(job := self.job()):
             assert time.monotonic() < until, job
@@ -114,7 +114,7 @@ def answers(url: str, **options) -> bool:
 
 
 def ran(server, folder: Path, data: Path, token: str, *options: str, code: int) -> str:
-    """What a client printed that ended by itself."""
+    """Run a client that ends by itself, and return what it printed."""
     client = fleet.Client(server, folder, data, token, *options)
     try:
         client.process.wait(40)
@@ -132,7 +132,7 @@ def test_https(tiny, tmp_path):
     secure = Secure(tmp_path, certificate, key)
     try:
         trust = ssl.create_default_context(cafile=ca)
-        until = time.monotonic() + 40
+        until = time.monotonic() + 300
         while not answers(secure.url, verify=trust):
             assert time.monotonic() < until, (tmp_path / "server.log").read_text()
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What a stranger does wrong, with every command: one line that says what to do, never a traceback."""
+"""Test what a stranger does wrong, with every command: one line that says what to do, never a traceback."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ can_drop = pytest.mark.skipif(bool(UNPRIVILEGED) and shutil.which("setpriv") is 
 
 
 def environment(variables: dict) -> dict[str, str]:
-    """Of a user who has set nothing else of ours."""
+    """Return the environment of a user who has set nothing else of ours."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPRY_")}
     return kept | {"TERM": "dumb", "COLUMNS": "300", **{name: str(value) for name, value in variables.items()}}
 
@@ -64,7 +64,7 @@ def wrong_alone(tmp_path):
     def run(*args, prefix=(), **variables) -> str:
         command = [*prefix, *SPRY, *map(str, args)]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment(variables), capture_output=True, text=True, timeout=120, check=False
+            command, cwd=tmp_path, env=environment(variables), capture_output=True, text=True, timeout=300, check=False
         )
         return line(done.returncode, done.stderr)
 
@@ -270,7 +270,7 @@ def test_a_command_that_waits_for_an_answer_is_stopped(args, tmp_path):
         running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         with running, silent.accept()[0]:
             running.send_signal(signal.SIGINT)
-            output, error = running.communicate(timeout=30)
+            output, error = running.communicate(timeout=300)
     assert (running.returncode, output, error) == (130, b"", b"")
 
 

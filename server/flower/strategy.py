@@ -133,7 +133,7 @@ class SpryStrategy(FlowerStrategy):
         self._tasks = self._fleet.assigned(server_round, self._model.version, nodes, offers)
         for node in nodes:
             if node not in self._tasks:
-                logger.warning("node %d is left out: no place that is left fits its memory", node)
+                logger.warning("node %d is left out: no free slot fits its memory", node)
         return [
             Message(
                 content=task_content(task, arrays), dst_node_id=node, message_type=MessageType.TRAIN,

@@ -11,7 +11,7 @@ from tests.test_journeys import fleet, rows
 DESKTOP, PHONE = (1280, 900), (375, 800)
 ELSEWHERE = "board.test"
 """A name by which the browser takes this machine for another one."""
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 
 class Site:
@@ -60,19 +60,19 @@ class Site:
             options = "--name", f"board-{number}", "--holdout", "0.3"
             self.clients.append(fleet.Client(self.server, where, data, self.token, *options))
         with self.server.administrator() as admin:
-            until = time.monotonic() + 120
+            until = time.monotonic() + 300
             while len(admin.get("/v1/devices")) < len(self.clients):
                 assert time.monotonic() < until, "the clients have not enrolled"
                 time.sleep(0.1)
 
     def stop_all(self) -> None:
-        """What a failed test left running would keep the clients from the next one's job."""
+        """Stop what a failed test left running: it would keep the clients from the next one's job."""
         with self.server.administrator() as admin:
             for job in admin.get("/v1/jobs"):
                 if job["state"] != "ended":
                     admin.post(f"/v1/jobs/{job['id']}/stop")
 
-    def reached(self, name: str, condition, seconds: float = 60) -> dict:
+    def reached(self, name: str, condition, seconds: float = 300) -> dict:
         until = time.monotonic() + seconds
         while not condition(job := self.state(name)):
             assert time.monotonic() < until, job
@@ -131,7 +131,7 @@ class Tab:
         return int(self.page.locator("#tiles [data-key=Rounds] span").inner_text().replace(",", ""))
 
     def waited_for_rounds(self, count: int) -> int:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 300
         while (found := self.rounds()) < count:
             assert time.monotonic() < until, f"the page shows {found} rounds, not {count}"
             self.page.wait_for_timeout(100)

@@ -90,7 +90,7 @@ class Bench:
         """Train on the JVM."""
         (self.where / "cases.json").write_text(json.dumps(cases))
         command = java(classes, "dev.spry.core.training.TrainMain", self.bundle.folder, self.where)
-        ran = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=170, check=False)
+        ran = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
         assert ran.returncode == 0, ran.stderr
 
     def parts(self, task):

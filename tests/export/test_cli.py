@@ -29,7 +29,7 @@ def command(*args, python=sys.executable) -> list[str]:
 
 def spry(*args, **env) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(*args), capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **env}
+        command(*args), capture_output=True, text=True, check=False, timeout=300, env={**os.environ, **env}
     )
 
 
@@ -68,7 +68,7 @@ def exported(model_folder, tmp_path_factory):
             folders, (os.environ, unmeasured), "12", (["--no-cache"], ["--cache-dir", "kept"]), strict=True
         )
     ]
-    return folders, [(process.communicate(timeout=120), process.returncode) for process in running]
+    return folders, [(process.communicate(timeout=300), process.returncode) for process in running]
 
 
 def test_the_result_as_json(exported):
@@ -207,13 +207,13 @@ def test_an_interruption_leaves_nothing(model_folder, tmp_path, how):
         line = running.stderr.readline()
         assert line, seen
         seen += line
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not any(name.startswith(".out.partial") for name in names(tmp_path)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     (os.killpg if how == signal.SIGINT else os.kill)(running.pid, how)
     try:
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=300)
     finally:
         running.kill()
     assert running.returncode == 130

@@ -1,4 +1,4 @@
-"""What a real server writes to its log."""
+"""Test what a real server writes to its log."""
 
 import json
 import os
@@ -31,9 +31,9 @@ def test_json(tiny, tmp_path):
             token = admin.post("/v1/tokens", {"uses": 1})["token"]
             data = fleet.write_rows(tmp_path / "data.jsonl", rows(8, 0))
             client = fleet.Client(server, tmp_path / "client", data, token, "--rounds", "1")
-            assert client.process.wait(60) == 0
+            assert client.process.wait(300) == 0
             client.stop()
-            until = time.monotonic() + 40
+            until = time.monotonic() + 300
             while admin.get("/v1/jobs/news")["state"] != "ended":
                 assert time.monotonic() < until
                 time.sleep(0.05)
@@ -88,7 +88,7 @@ def test_exceptions_are_a_field(tmp_path):
         SPRY_LOG_FORMAT="json", SPRY_DATA_DIR=str(tmp_path / "data"),
     )  # fmt: skip
     try:
-        until = time.monotonic() + 40
+        until = time.monotonic() + 300
         while True:
             assert time.monotonic() < until
             try:
@@ -119,7 +119,7 @@ def test_every_worker_and_the_process_that_starts_them(tmp_path):
     ]
     server = fleet.Process(command, tmp_path / "log")
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while (tmp_path / "log").read_text().count("Application startup complete.") < 2:
             assert time.monotonic() < until, (tmp_path / "log").read_text()
             time.sleep(0.1)
@@ -137,7 +137,7 @@ def test_plain_lines_tell_of_rounds_too(tiny, tmp_path):
             bundle = admin.upload_bundle(tiny)
             admin.post("/v1/jobs", {"name": "news", "bundle": bundle,
                                     "settings": {"training": {"batch": 2, "length": 8}}})  # fmt: skip
-            until = time.monotonic() + 30
+            until = time.monotonic() + 300
             while "job news: round 1 is open" not in (tmp_path / "server.log").read_text():
                 assert time.monotonic() < until
                 time.sleep(0.05)
@@ -151,7 +151,7 @@ def test_plain_lines_tell_of_rounds_too(tiny, tmp_path):
 def test_a_format_that_there_is_not(tmp_path):
     command = [*fleet.SPRY, "serve", "--data", str(tmp_path / "d")]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env=os.environ | {"SPRY_LOG_FORMAT": "xml"}
+        command, capture_output=True, text=True, check=False, timeout=300, env=os.environ | {"SPRY_LOG_FORMAT": "xml"}
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "SPRY_LOG_FORMAT" in done.stderr

@@ -145,7 +145,7 @@ class Reports:
             if assignment.state not in ("open", "accepted"):
                 raise self._over(assignment)
             if job.settings.training.mode != "iteration" or not job.settings.device_evaluation:
-                raise Refusal(422, "invalid", "nobody asked this task's device for what it measures")
+                raise Refusal(422, "invalid", "this task did not ask its device for measurements")
             told = Report(examples=assignment.declared or 1, steps=job.settings.steps, loss=0.0, **asdict(evaluation))
             check_held_back(told, assignment.declared, job.settings.training, self._store.bundles.manifest(job.bundle))
         except Refusal as refusal:

@@ -209,10 +209,10 @@ class Offers:
         if fits and check_in.memory_bytes is not None:
             memory = f"{check_in.memory_bytes / 1e6:.0f} MB of memory"
             if fits_alone:
-                return f"{name} has no place left that fits {memory} unless this device joins with --low-memory"
-            return f"{name} has no place left that fits {memory}"
+                return f"{name} has no free slot that fits {memory} unless this device joins with --low-memory"
+            return f"{name} has no free slot that fits {memory}"
         offered = ", ".join(check_in.runtimes)
-        return f"the bundle of {name} has no programs of {offered} for a place that is left; export it again"
+        return f"the bundle of {name} has no programs of {offered} for a free slot; export it again"
 
     def _give_back(self, open_round: OpenRound, slot: RoundSlot) -> None:
         with self._lock:

@@ -11,11 +11,10 @@ from edge_client.errors import WrongResults
 
 
 @pytest.fixture
-def expecting_else(exported_once, tmp_path):
+def expecting_else(tmp_path):
     """A bundle that expects of ONNX Runtime what that does not give: as if it computed wrongly here."""
 
-    def make(*runtimes):
-        folder = exported_once("-".join(["tried", *runtimes]), runtimes=runtimes, batches=(4,))
+    def make(folder):
         copy = shutil.copytree(folder, tmp_path / "bundle")
         expect_else(copy)
         return copy
@@ -36,8 +35,9 @@ def expect_else(folder):
     (folder / FILE_NAME).write_bytes(manifests.write(msgspec.structs.replace(manifest, runtimes=wrong)))
 
 
-def test_the_next_runtime_is_taken(fleet, expecting_else):
-    fleet.job(fleet.upload(expecting_else("onnx", "executorch")), rounds=1)
+def test_the_next_runtime_is_taken(fleet, expecting_else, exported_once):
+    folder = exported_once("for-two-runtimes", runtimes=("onnx", "executorch"), batches=(4,), cuts=1)
+    fleet.job(fleet.upload(expecting_else(folder)), rounds=1)
     client = fleet.client()
     assert client.runtimes[:2] == ["onnx", "executorch"]
     done = client.run(rounds=1)
@@ -47,8 +47,8 @@ def test_the_next_runtime_is_taken(fleet, expecting_else):
     assert "the runtime onnx gives wrong results here: " in failed.message
 
 
-def test_a_device_without_another_one_ends(fleet, expecting_else):
-    fleet.job(fleet.upload(expecting_else("onnx")), rounds=1)
+def test_a_device_without_another_one_ends(fleet, expecting_else, trainable):
+    fleet.job(fleet.upload(expecting_else(trainable)), rounds=1)
     client = fleet.client(runtime="onnx")
     with pytest.raises(WrongResults, match="wrong results here"):
         client.run(rounds=1)

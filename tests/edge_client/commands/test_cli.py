@@ -219,7 +219,7 @@ def test_ctrl_c_ends_without_a_traceback(spry):
     with child:
         assert child.stdout.readline() == "ready\n"
         child.send_signal(signal.SIGINT)
-        _, errors = child.communicate(timeout=30)
+        _, errors = child.communicate(timeout=300)
     assert (child.returncode, errors) == (130, "")
 
 

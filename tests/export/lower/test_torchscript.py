@@ -132,7 +132,7 @@ def test_another_process_writes_the_same_bytes():
     torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
     code = "from tests.export.lower.test_torchscript import digests; print(*digests())"
     command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=170)
+    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=300)
     assert done.stdout.split() == digests()
 
 

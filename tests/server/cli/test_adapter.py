@@ -1,4 +1,4 @@
-"""What a job has learned, in each format, as somebody takes it from a terminal."""
+"""Test what a job has learned, in each format, as somebody takes it from a terminal."""
 
 import json
 import logging
@@ -190,7 +190,7 @@ def pushed(hub: str, *args: str) -> subprocess.CompletedProcess:
     """In a process of its own: the hub's client reads where the hub is when it is imported."""
     variables = {**os.environ, "HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "HF_TOKEN": "hf_of_these_tests"}
     command = [sys.executable, "-c", "from edge_client.commands.cli import main; main()", "adapter", "push", *args]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_pushed_to_a_hub_by_its_own_client(taken_part, spry, hub):
@@ -218,4 +218,4 @@ def test_a_push_that_no_hub_takes(taken_part, spry, hub):
     assert silent.returncode == 2
     assert silent.stderr.startswith("error: the hub 127.0.0.1 (")
     assert silent.stderr.count("\n") == 1
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 120

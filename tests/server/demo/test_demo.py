@@ -21,16 +21,17 @@ from server.demo.folder import DemoFolder
 from server.demo.plan import plan_for
 
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
-PATIENCE = 150
+PATIENCE = 600
+"""Seconds until something hangs; a busy machine is slow."""
 
 
 class Demo:
     """`spry demo` in a folder of its own."""
 
-    def __init__(self, out: Path, model: Path, *options: str) -> None:
+    def __init__(self, out: Path, model: Path, *options: str, clients: int = 1) -> None:
         self.out = out
         self.log = out.with_suffix(".log")
-        command = [*SPRY, "demo", "--out", str(out), "--model", str(model), "--clients", "3", *options]
+        command = [*SPRY, "demo", "--out", str(out), "--model", str(model), "--clients", str(clients), *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
 
@@ -58,7 +59,7 @@ class Demo:
         return found
 
     def leaves_nothing(self) -> bool:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while self.others() and time.monotonic() < end:
             time.sleep(0.1)
         return not self.others()
@@ -67,7 +68,7 @@ class Demo:
 @pytest.fixture(scope="module")
 def learned(model_folder, tmp_path_factory) -> tuple[Demo, dict]:
     """One that ran to its end."""
-    demo = Demo(tmp_path_factory.mktemp("demo") / "spry demo", model_folder, "--rounds", "2", "--json")
+    demo = Demo(tmp_path_factory.mktemp("demo") / "spry demo", model_folder, "--rounds", "2", "--json", clients=3)
     code, printed = demo.finished()
     assert code == 0, demo.log.read_text()
     return demo, json.loads(printed)
@@ -122,11 +123,11 @@ def test_the_next_run_takes_the_bundle_and_nothing_else(learned, model_folder):
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_its_end_is_everybodys(learned, model_folder, how):
     before, _ = learned
-    demo = Demo(before.out, model_folder, "--rounds", "50")
+    demo = Demo(before.out, model_folder, "--rounds", "50", clients=2)
     demo.until("round  1 of 50")
-    assert len(demo.others()) >= 4  # a server and three devices
+    assert len(demo.others()) >= 3  # a server and two devices
     demo.process.send_signal(how)
-    assert demo.process.wait(30) == (-how if how == signal.SIGKILL else 130)
+    assert demo.process.wait(PATIENCE) == (-how if how == signal.SIGKILL else 130)
     demo.process.stdout.close()
     assert ("Stopped, with its server and devices" in demo.log.read_text()) == (how != signal.SIGKILL)
     assert demo.leaves_nothing()
@@ -149,7 +150,7 @@ def test_a_device_that_fails_is_named(learned, model_folder):
     before, _ = learned
     demo = Demo(before.out, model_folder, "--rounds", "50")
     demo.until("round  1 of 50")
-    device = next(pid for pid in demo.others() if "hall" not in name_of(pid) and "--name" in name_of(pid))
+    device = next(pid for pid in demo.others() if "--name" in name_of(pid))
     os.kill(device, signal.SIGKILL)
     code, _ = demo.finished()
     assert code == 2

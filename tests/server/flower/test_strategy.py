@@ -197,7 +197,7 @@ def test_a_round_waits_for_its_nodes(bundle, node, monkeypatch):
     [
         (refusal_content("its rows are gone"), "node 303 is left out: its rows are gone"),
         (Error(code=3, reason="it died"), "node 303 failed: it died"),
-        (RecordDict(), "node 303 is left out: what was told is not valid: a report"),
+        (RecordDict(), "node 303 is left out: the message is not valid: a report"),
     ],
 )
 def test_a_node_that_fails_is_told_of_and_the_others_count(bundle, node, answer, told, caplog):

@@ -29,13 +29,13 @@ def silent(_done: int, _total: int) -> None:
 def command(*args: object) -> dict:
     """A command of a user on the server's machine."""
     words = [*fleet.SPRY, *map(str, args), "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def adapter(server, folder: Path, *version: str) -> tuple[dict, bytes]:
-    """What a job has learned: its version and its bits."""
+    """Return what a job has learned: its version and its bits."""
     spry(server, "adapter", "download", "crash", "--out", str(folder), *version)
     return json.loads((folder / "spry.json").read_text()), (folder / "adapter_model.safetensors").read_bytes()
 
@@ -154,7 +154,7 @@ def test_a_backup_with_postgresql(serving, bundle, postgres, tmp_path):
     assert unpack(archive, restored, silent).database == "postgresql"
     again = postgres.get_uri("restored")
     dump = restored / "database.dump"
-    subprocess.run([programs / "pg_restore", "--no-owner", f"--dbname={again}", dump], check=True, timeout=60)
+    subprocess.run([programs / "pg_restore", "--no-owner", f"--dbname={again}", dump], check=True, timeout=300)
     with serving(restored, database_url=again) as server:
         assert server.job()["done"] == 0
         server.advance()

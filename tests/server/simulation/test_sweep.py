@@ -10,6 +10,7 @@ from edge_client.commands.cli import installed, load
 from server.simulation.compare.runs import find_runs
 from server.simulation.methods.methods import check_method
 from tests.benchmarks import script
+from tests.warm import python
 
 tables, rates, paper = script("tables"), script("rates"), script("paper")
 SIMULATE = load(installed()["simulate"])
@@ -99,6 +100,12 @@ def test_held_back_rows_are_no_clients(tmp_path):
 
 
 # --- what is run, and kept ---
+
+
+@pytest.fixture(autouse=True)
+def _begun(monkeypatch):
+    """Commands begin with their libraries loaded."""
+    monkeypatch.setattr(paper, "SPRY", [python(), *paper.SPRY[1:]])
 
 
 def test_a_run_that_ended_is_not_run_again(model_folder, writing, tmp_path):

@@ -18,6 +18,7 @@ from server.project.folder import Project
 from server.project.running import Running
 from server.start.local import start_server
 from tests.tickets import table, tickets
+from tests.warm import python
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,7 @@ def project(spry, model_folder, tmp_path_factory):
     work = tmp_path_factory.mktemp("projects")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
+        patch.setattr("sys.executable", python())
         rows = table(work / "rows.csv", ("sentence", "category"), tickets(48))
         assert spry("new", "mine", "--data", rows, "--model", model_folder) == 0
         folder = work / "mine"

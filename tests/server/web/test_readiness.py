@@ -33,7 +33,7 @@ class Files:
 
     def below(self, folder):
         self.asked += 1
-        self.answers.wait(30)
+        self.answers.wait(300)
         if self.away:
             raise StoreAway(f"the files at {self.name} are out of reach: no route")
         return {}

@@ -184,6 +184,6 @@ def test_a_server_where_its_libraries_are_missing(tmp_path):
     """In a process that cannot import them."""
     code = "import sys; sys.modules['starlette'] = None; from edge_client.commands.cli import main; main()"
     command = [sys.executable, "-c", code, "install-service", "serve", "--print", "--run-as", "daemon"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: spry serve needs the extra 'server'")

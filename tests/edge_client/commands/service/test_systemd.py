@@ -25,13 +25,13 @@ SERVICE = Service(
 
 
 def verified(service: Service, folder: Path) -> str:
-    """What systemd complains of."""
+    """Return what systemd complains of."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     file = folder / "spry-test.service"
     file.write_text(service.text())
     done = subprocess.run(
-        ["systemd-analyze", "verify", file], capture_output=True, text=True, check=False, timeout=60, env={"LANG": "C"}
+        ["systemd-analyze", "verify", file], capture_output=True, text=True, check=False, timeout=300, env={"LANG": "C"}
     )
     return "\n".join(line for line in done.stderr.splitlines() if file.name in line)
 

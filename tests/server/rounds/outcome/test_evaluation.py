@@ -163,7 +163,7 @@ def test_a_runtime_that_is_not_here_is_named(serving, bundle):
 
 
 def losses_by_transformers(folder, conversations, length=32):
-    """Of each token of an answer, by the model itself; and whether it would have been the likeliest."""
+    """Return the loss of each token of an answer, by the model itself; and whether it would have been the likeliest."""
     marked = chats.tokenizer(chats.MARKED["chatml"])
     model = LlamaForCausalLM.from_pretrained(folder).eval()
     losses, right = [], []

@@ -146,7 +146,7 @@ def test_three_rounds_end_with_the_same_weights_by_the_same_bytes(case, fleet, d
 
     records = lines[0]["bytes_down"] - CLIENTS * len(save(worker.learner.initial))
     counts = {line["round"]: bytes_of(line, wanted.settings.training.mode, records) for line in lines}
-    until = time.monotonic() + 20
+    until = time.monotonic() + devices.PATIENCE
     while counted(fleet) != counts and time.monotonic() < until:  # its background may be writing the last of them down
         time.sleep(0.05)
     assert counted(fleet) == counts
