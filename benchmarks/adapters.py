@@ -1,4 +1,4 @@
-"""How well does an adapter learn, before anything is federated? Backpropagation on shuffled data, for several adapters.
+"""Measure how well an adapter learns before anything is federated, by backpropagation on shuffled data.
 
     python benchmarks/adapters.py --data DATA/snli --adapter lora:alpha=8 --adapter lora:alpha=8,last_blocks=3
 

@@ -1,4 +1,4 @@
-"""How long a round's aggregation takes, and how much memory: 100 updates of a RoBERTa-large adapter.
+"""Measure the time and memory of a round's aggregation: 100 updates of a RoBERTa-large adapter.
 
     python benchmarks/aggregation.py
 

@@ -1,4 +1,4 @@
-"""What a board's client does, where there is no board: emulated, with little memory, behind a bad network.
+"""Run a board's client where there is no board: emulated, with little memory, behind a bad network.
 
     python benchmarks/boards.py --bundle bundle/ --data DATA/snips
     python benchmarks/boards.py --bundle bundle/ --data DATA/snips --only memory --limit 128
@@ -71,7 +71,7 @@ class Missing(Exception):
 
 
 def wanted() -> list[str]:
-    """What the extra `onnx` installs on a board, this project aside."""
+    """List what the extra `onnx` installs on a board, without this project."""
     requirements = [Requirement(line) for line in requires("spry-edge") or ()]
     board = {"platform_machine": "aarch64", "python_version": "3.13"}
     extras = [board | {"extra": extra} for extra in ("", "onnx")]
@@ -103,7 +103,7 @@ def packages(work: Path) -> Path:
 
 @dataclass(frozen=True)
 class Device:
-    """How a client is started."""
+    """The command line of a client."""
 
     spry: Sequence[str] = tuple(SPRY)
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -143,7 +143,7 @@ class Desk:
         return name
 
     def trained(self, name: str, device: Device, rounds: int, *options: str) -> dict[str, float]:
-        """What it took a new client to do its rounds, while it was watched."""
+        """Run a new client's rounds, and measure what they took."""
         given = "--rounds", str(rounds), "--holdout", "0", *options
         started = time.monotonic()
         client = Client(
@@ -224,7 +224,7 @@ class Group:
 
 @contextmanager
 def group(limit: int) -> Generator[Group]:
-    """With `limit` bytes of memory, cached files counted, and no swap."""
+    """Make a control group with `limit` bytes of memory, cached files counted, and no swap."""
     old = (GROUPS / "memory/memory.limit_in_bytes").exists()
     folder = (GROUPS / "memory" if old else GROUPS) / f"spry-{os.getpid()}"
     made = (
@@ -284,7 +284,7 @@ def network(_: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def behind(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """In the namespace: the server on this side of the link, the client on the other."""
+    """Build the link: the server on this side of the link, the client on the other."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     told: dict[str, Any] = {"loss": options.loss, "delay ms": options.delay}
     with desk(options, folder, host="0.0.0.0") as opened:
@@ -300,7 +300,7 @@ def behind(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def carried(log: Path) -> dict[str, int]:
-    """What the link says of its packets when the command behind it has ended."""
+    """Read the link's packet counts when the command behind it has ended."""
     last = json.loads(log.read_text().splitlines()[-1])
     return {"packets": last["packets"], "lost": last["lost"]}
 

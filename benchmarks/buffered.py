@@ -1,4 +1,4 @@
-"""How long does a fleet of which some are slow take, if the server waits for all of a round, and if it does not?
+"""Measure how long a fleet with slow devices takes if the server waits for all of a round, and if it does not.
 
     python benchmarks/buffered.py --data DATA/snips --out runs/buffered
     python benchmarks/buffered.py --data DATA/snips --out runs/buffered --bundle bundle/
@@ -87,7 +87,7 @@ def simulated(options: argparse.Namespace, schedule: str, folder: Path) -> Curve
 
 
 def slow_down(factor: float, least: float) -> None:
-    """From now on a client of this process sleeps after each step until that took so many times as long.
+    """Make a client of this process sleep after each step until that took so many times as long.
 
     It counts as one of some seconds at least, as on a small board: this machine's own are over sooner than a request.
     """
@@ -143,7 +143,7 @@ def served(options: argparse.Namespace, schedule: str, folder: Path) -> Curve:
 
 
 def curve_of(folder: Path, held_out: str, started: float, most: int) -> Curve:
-    """What versions of the weights are good for, measured when nobody waits for it."""
+    """Measure the accuracy of versions of the weights, when nobody waits for it."""
     store = Store(Settings(data_dir=folder / "data", admin_token=SecretStr(TOKEN)))
     job = find_job(store, "late")
     asked = replace(job, settings=job.settings.model_copy(update={"held_out": held_out}))
@@ -162,7 +162,7 @@ def curve_of(folder: Path, held_out: str, started: float, most: int) -> Curve:
 
 
 def reached(curve: Curve, level: float) -> float | None:
-    """When it is there first."""
+    """Return when it is first reached."""
     return next((at for at, value in curve if value >= level), None)
 
 

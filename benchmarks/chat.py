@@ -1,4 +1,4 @@
-"""How fast does a device answer, beside llama.cpp and eager transformers, and are its greedy tokens the model's?
+"""Measure how fast a device answers, beside llama.cpp and eager transformers, and compare its greedy tokens.
 
     python benchmarks/chat.py BUNDLE MODEL [--llama PYTHON --gguf FILE ...] [--threads 1] [--prompts 20] [--json]
 
@@ -153,7 +153,7 @@ def _turn(process: subprocess.Popen[str]) -> list[float]:
 
 
 def first_differences(options: argparse.Namespace, asked: list[list[int]]) -> list[int]:
-    """For each prompt, the place of the first token that is not transformers'; as many as were generated: none."""
+    """Return each prompt's first token that is not transformers'; the number of generated ones if all are equal."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""What do open dashboards cost the server?
+"""Measure what open dashboards cost the server.
 
     python benchmarks/dashboards.py --bundle bundle/
 

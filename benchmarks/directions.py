@@ -1,4 +1,4 @@
-"""How long it takes to draw directions: normals per second, one LoRA unit, all units of MiniLM.
+"""Measure how long it takes to draw directions: normals per second, one LoRA unit, all units of MiniLM.
 
     python benchmarks/directions.py [--json]
 

@@ -1,4 +1,4 @@
-"""What does a client of EdgeFlowerTune's cell cost and learn by our steps, beside LoRA by backpropagation?
+"""Measure a client of EdgeFlowerTune's cell by our steps, beside LoRA by backpropagation.
 
     python benchmarks/edge_flower_tune.py --model SOURCE --data DATA/sst2 --work runs/edge-flower-tune
 

@@ -96,13 +96,13 @@ def minilm(
 
 
 def importing_torch() -> float:
-    """What a process takes that does nothing else, in MB."""
+    """Measure a process that does nothing else, in MB."""
     code = "import torch; from edge_client.memory import resident; print(resident('VmHWM') / 1e6)"
     return float(subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 def size(bundle: Path) -> float:
-    """In MB."""
+    """Return the size in MB."""
     return sum(file.stat().st_size for file in bundle.rglob("*") if file.is_file()) / 1e6
 
 

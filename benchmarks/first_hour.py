@@ -1,4 +1,4 @@
-"""What the first hour costs: seconds and bytes of each step, from a clone to the first accepted update.
+"""Measure the first hour: seconds and bytes of each step, from a clone to the first accepted update.
 
     python benchmarks/first_hour.py
     python benchmarks/first_hour.py --only user --rows tickets.csv      what a new user gets of a file of their own
@@ -237,7 +237,7 @@ def measure(options: argparse.Namespace, work: Path) -> tuple[list[Step], Machin
 
 
 def new_user(server: Machine, rows: Path | None, model: Path | None, work: Path) -> dict[str, Any]:
-    """What they get of a file, as `own_data.py` tells it."""
+    """Measure a new user's file, as `own_data.py` does."""
     mine = rows or tickets(work / "tickets.csv")
     asked = [str(ROOT / "benchmarks" / "own_data.py"), "--rows", str(mine.resolve()), "--json"]
     asked += ["--model", str(model.resolve())] if model else []

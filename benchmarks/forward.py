@@ -1,4 +1,4 @@
-"""What do a bundle's steps cost beside eager PyTorch in float32, stock ONNX Runtime and llama.cpp?
+"""Compare a bundle's steps with eager PyTorch in float32, stock ONNX Runtime and llama.cpp.
 
     python benchmarks/forward.py BUNDLE [--stock] [--llama PYTHON --gguf FILE ...] [--cut 0.5] [--rounds 5] [--json]
 

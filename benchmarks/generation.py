@@ -1,4 +1,4 @@
-"""How fast is text generated on a device, and in how much memory?
+"""Measure how fast a device generates text, and in how much memory.
 
     python benchmarks/generation.py [--layers 12] [--hidden 768] [--vocabulary 32000] [--length 256] [--json]
 

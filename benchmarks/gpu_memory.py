@@ -76,12 +76,12 @@ TINY = {
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper says of its forward mode."""
+    """The paper's figure for its forward mode."""
 
     saved: float
     """Percent of backprop's memory."""
     activations: float
-    """Of zero-order methods', times."""
+    """The paper's factor over zero-order methods."""
     peak_gb: float | None = None
 
 

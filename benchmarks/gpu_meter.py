@@ -1,4 +1,4 @@
-"""What a step takes: on a GPU by the allocator's own figures, on the CPU by the process's size, or counted."""
+"""Measure a step: on a GPU by the allocator's own figures, on the CPU by the process's size, or counted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Counter(TorchDispatchMode):
 
 @dataclass
 class Memory:
-    """What a step takes, in bytes and seconds; None where a device has no such figure."""
+    """The bytes and seconds of a step; None where a device has no such figure."""
 
     above: int
     """The highest above what is held between steps."""
@@ -76,7 +76,7 @@ def measure(shape: Shape, method: str, device: str) -> tuple[int, Memory]:
 
 
 def _measure_fake(shape: Shape, method: str) -> tuple[int, Memory]:
-    """On the CPU a fused attention is chosen; torch.func.jvp has none, and its norms lose a fake tensor's device."""
+    """Count a step's bytes. On the CPU torch.func.jvp has no fused attention, and norms lose a fake tensor's device."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         step, weights = STEPS[method](shape, "meta" if method == "func.jvp" else "cpu")
         gc.collect()

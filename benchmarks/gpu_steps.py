@@ -20,7 +20,7 @@ from torch.nn import functional
 Step = Callable[[], tuple[Tensor, Tensor]]
 """Gives the mean loss and its derivative along the direction."""
 _SHIFT = 1e-4
-"""How far central difference moves along the direction."""
+"""The step of a central difference along the direction."""
 
 
 # --- eager PyTorch ---------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def func_jvp(shape: Shape, device: str) -> tuple[Step, int]:
 
 
 def _wide_norm(norm: nn.LayerNorm, input: Tensor) -> Tensor:  # noqa: A002 -- its name in nn.LayerNorm
-    """In float32: the tangent of a norm in bfloat16 comes out in float32 on a GPU, which the next product refuses."""
+    """Compute the norm in float32: in bfloat16 a GPU gives a tangent in float32, which the next product refuses."""
     weight, bias = norm.weight.float(), norm.bias.float()
     return functional.layer_norm(input.float(), norm.normalized_shape, weight, bias, norm.eps).to(input.dtype)
 

@@ -1,4 +1,4 @@
-"""What do devices that lie do to a task layer, over many splits of the data?
+"""Measure the harm of malicious devices to a task layer, over many splits of the data.
 
     python benchmarks/heads.py --data DATA/ag_news --out runs/heads
     python benchmarks/heads.py --data DATA/sst2 --out runs/heads-sst2 --alphas 1,0.1 --seeds 4
@@ -51,7 +51,7 @@ class Encoded(NamedTuple):
 
 
 def encoded(options: argparse.Namespace) -> Encoded:
-    """Of all rows that are asked for; those that were computed before are read."""
+    """Encode all rows that are asked for; those that were computed before are read."""
     rows = read_rows(options.data / "train.jsonl", options.clients * options.examples)
     rows += read_rows(options.data / "test.jsonl", options.test_examples)
     names = sorted({str(row["label"]) for row in rows})
@@ -98,7 +98,7 @@ def _encode(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
 
 
 class Device(NamedTuple):
-    """What one device has to train on."""
+    """The rows of one device."""
 
     features: Array
     labels: Array
@@ -106,7 +106,7 @@ class Device(NamedTuple):
     """Name what the device lies about; empty for an honest one."""
 
     def update(self, weights: Weights, known: Encoded, seed: int) -> Weights:
-        """After a pass over its rows."""
+        """Return the update after a pass over its rows."""
         spec, training = known.manifest.features, known.settings.training
         assert spec is not None
         assert training.head_learning_rate is not None
@@ -151,7 +151,7 @@ def _size_of(number: int, options: argparse.Namespace) -> float:
 
 
 def played(known: Encoded, options: argparse.Namespace, kind: str, rule: str) -> dict[str, float]:
-    """Its accuracy at the end, and how often honest devices and malicious devices were left out or named."""
+    """Return its accuracy at the end, and how often honest devices and malicious devices were left out or named."""
     manifest, spec = known.manifest, known.manifest.features
     assert spec is not None
     devices = devices_of(known, options, kind)

@@ -8,11 +8,15 @@ adapters are in the last block alone takes seconds. Only for encoders of BERT's 
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,6 +29,8 @@ from edge_client.data.batches import Batch
 from export.row_groups import RowGroup
 from export.rows import RowModel
 
+FOLDER = "KEPT_PREFIX"
+"""The environment variable that names the folder of kept results."""
 _Parts = tuple[Sequence[nn.Module], nn.Module]
 """The first blocks, and what is before them."""
 
@@ -82,7 +88,8 @@ class PrefixKept(RowModel):
                 self._kept.states = torch.from_numpy(kept["states"])
         self._saved = len(self._numbers)
         self._put(self._after)
-        self._blocks[-1].forward = _of_first_token(self._blocks[-1])
+        if first < len(self._blocks):
+            self._blocks[-1].forward = _of_first_token(self._blocks[-1])
 
     def _behind(self, group: RowGroup, names: Any) -> dict[str, Tensor]:
         """Give one number for each factor where one token is computed."""
@@ -137,21 +144,24 @@ class PrefixKept(RowModel):
         temporary.replace(self._file)
 
 
+def open_model(source: str, **options: Any) -> RowModel:
+    """Open a model for `spry simulate`: the entry point by which this file's one takes the place of the exporter's."""
+    model = export.rows.open_model(source, model=partial(PrefixKept, folder=Path(os.environ[FOLDER])), **options)
+    assert isinstance(model, PrefixKept)
+    atexit.register(model.save)
+    return model
+
+
 def run() -> None:
-    folder, sys.argv[1:] = Path(sys.argv[1]), sys.argv[2:]
-    opened: list[PrefixKept] = []
-
-    def kept(*arguments: Any, **options: Any) -> PrefixKept:
-        opened.append(PrefixKept(*arguments, folder=folder, **options))
-        return opened[-1]
-
+    os.environ[FOLDER], sys.argv[1:] = sys.argv[1], sys.argv[2:]
     signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(1))  # what was computed is saved
-    export.rows.RowModel = kept  # type: ignore[assignment,misc]
-    try:
+    with TemporaryDirectory() as folder:  # an installed distribution is a folder that says so
+        info = Path(folder) / "spry_kept_prefix-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: spry-kept-prefix\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[spry.simulation]\nkept-prefix = kept_prefix:open_model\n")
+        sys.path.append(folder)
         main()
-    finally:
-        for model in opened:
-            model.save()
 
 
 if __name__ == "__main__":

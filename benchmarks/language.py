@@ -1,4 +1,4 @@
-"""How much of what people's LoRA learns of a new kind of text does a fleet learn, of a pretrained language model?
+"""Measure how much a fleet learns of what LoRA learns about a new kind of text, with a language model.
 
     python benchmarks/language.py --model SOURCE --data DATA/gsm8k --out runs/language
 

@@ -132,7 +132,7 @@ def take(options: argparse.Namespace) -> None:
 
 
 def lines(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
-    """What is printed, and whether it is what it should be."""
+    """Return the lines to print, and whether they are as expected."""
     model, out = options.work / "model", options.work / "bundle"
     shape = SHAPES[options.shape]
     block, embedding = write_model(model, shape | {"layers": options.blocks or shape["layers"]})

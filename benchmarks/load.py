@@ -1,4 +1,4 @@
-"""What one uvicorn worker on SQLite carries: a fleet's rounds, and check-ins at a steady rate.
+"""Measure the load that one uvicorn worker on SQLite carries: a fleet's rounds, and check-ins at a steady rate.
 
     python benchmarks/load.py --bundle bundle/
     python benchmarks/load.py --bundle bundle/ --secrets      by devices without keys
@@ -43,7 +43,7 @@ class Connection:
         self._turn = asyncio.Lock()
 
     async def request(self, method: str, path: str, headers: str, body: bytes) -> tuple[int, bytes]:
-        """In its turn; once more, on a new connection, where the server closed the kept one in the meantime."""
+        """Send a request in its turn; again on a new connection where the server closed the kept one meanwhile."""
         async with self._turn:
             return await self._answered(method, path, headers, body)
 

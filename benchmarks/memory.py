@@ -1,4 +1,4 @@
-"""How much memory does a device need? The size of a real `spry join` before, in and after training, and over time.
+"""Measure how much memory a device needs. The size of a real `spry join` before, in and after training, and over time.
 
     python benchmarks/memory.py --bundle bundle/ --data DATA/snips
 
@@ -44,7 +44,7 @@ class Watched:
         return int(status.split(f"{field}:")[1].split()[0]) * 1024 / 1e6
 
     def now(self) -> float:
-        """Its size; also kept is the highest, which the system knows and the client resets at times."""
+        """Return its size, and keep the highest, which the system knows and the client resets at times."""
         self.highest = max(self.highest, self._megabytes("VmHWM"))
         return self._megabytes("VmRSS")
 
@@ -55,7 +55,7 @@ class Watched:
         return found
 
     def waits(self, seconds: float) -> float:
-        """Its size after some time."""
+        """Return its size after some time."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.now()

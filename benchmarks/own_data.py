@@ -1,4 +1,4 @@
-"""What a new user gets of their own file: two commands, seconds, bytes and accuracy, beside training in one place.
+"""Measure what a new user gets from their own file: seconds, bytes and accuracy, beside training in one place.
 
     python benchmarks/own_data.py --rows tickets.csv
     python benchmarks/own_data.py --rows tickets.csv --draws 5
@@ -49,7 +49,7 @@ SPRY = sys.executable, "-m", "edge_client"
 
 @dataclass(frozen=True)
 class Result:
-    """What a run came to."""
+    """The result of a run."""
 
     commands: int
     looked: float
@@ -59,7 +59,7 @@ class Result:
     whole: float
     """Seconds of both commands."""
     bytes: int
-    """Of the adapter's folder."""
+    """The size of the adapter's folder."""
     accuracy: float
     in_one_place: float | None
     rows: int
@@ -214,7 +214,7 @@ def drawn(options: argparse.Namespace, number: int) -> Result:
 
 
 def behind(results: Sequence[Result]) -> tuple[float, float | None]:
-    """By how much accuracy is above that in one place, and how far a mean of so many draws may be off."""
+    """Return how much the accuracy is above that in one place, and how far a mean of so many draws may be off."""
     apart = [one.accuracy - one.in_one_place for one in results if one.in_one_place is not None]
     error = float(np.std(apart, ddof=1) / np.sqrt(len(apart))) if len(apart) > 1 else None
     return float(np.mean(apart)), error

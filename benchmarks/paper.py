@@ -30,7 +30,7 @@ from tables import DESK, MODEL, TABLES, Run, kept_under
 
 SPRY = [sys.executable, "-c", "from edge_client.commands.cli import main; main()"]
 ASIDE = {"data": (DESK, 256), "held-back": ("test.jsonl", rates.HELD_BACK)}
-"""Where some training rows of each data set go, and how many; those at the desk standardize task layers."""
+"""The place and number of some training rows of each data set; those at the desk standardize task layers."""
 
 
 def prepare(data: Path, out: Path, rows: str, name: str) -> None:
@@ -125,7 +125,7 @@ class Sweep:
     arithmetic: str
     device: str
     threads: int
-    """Of each run."""
+    """The options of each run."""
     pool: ThreadPoolExecutor
     only_listed: bool
 

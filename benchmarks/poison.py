@@ -1,4 +1,4 @@
-"""What do devices that lie do to what a fleet learns, by each of the means that a job may choose?
+"""Measure the harm of malicious devices to a fleet, with each aggregation rule of a job.
 
     python benchmarks/poison.py --data DATA/sst2 --out runs/poison
     python benchmarks/poison.py --data DATA/sst2 --out runs/poison --bundle bundle/
@@ -51,7 +51,7 @@ LEANING = 20.0
 TURNS = 1 / 3
 """The share of a job's rounds after which a device that was honest begins to lie."""
 TRAINED = 0.8
-"""Of a device's rows, as in a simulation."""
+"""The share of a device's rows, as in a simulation."""
 FLEETS = "honest", "negated", "flipped"
 CLAIMS = "pointed", "loud", "near", "counted", "leaning", "turning"
 """Lies that leave the update as it is, or as long as it is."""
@@ -201,7 +201,7 @@ def simulated(options: argparse.Namespace, kind: str, rule: str, folder: Path) -
 
 
 MALICIOUS = [sys.executable, __file__]
-"""In the place of `spry`."""
+"""The program in place of `spry`."""
 
 
 def lie() -> None:

@@ -1,4 +1,4 @@
-"""What does a privacy budget cost in accuracy, and does it keep a fleet from remembering whose texts it saw?
+"""Measure a privacy budget's cost in accuracy, and how well it hides whose texts a fleet saw.
 
     python benchmarks/privacy.py --data DATA/sst2 --out runs/privacy
     python benchmarks/privacy.py --data DATA/sst2 --out runs/privacy --part membership
@@ -29,11 +29,12 @@ from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import in_order
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
+from edge_client.training.round import Computation
 from edge_client.wire.protocol import Task
 from server.jobs.completion import complete
 from server.jobs.presets import merged
 from server.simulation.compute.crews import Alone
-from server.simulation.compute.together import JoinedPasses, run_together
+from server.simulation.compute.together import run_together
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run.fleet import Fleet, RunState, task_of
@@ -74,7 +75,7 @@ def accuracy(options: argparse.Namespace, kind: str) -> dict[str, Any]:
 
 
 def texts(options: argparse.Namespace) -> tuple[list[list[dict[str, Any]]], list[dict[str, Any]]]:
-    """Those of each client, and as many that nobody has."""
+    """Return the texts of each client, and as many that nobody has."""
     drawn = random.Random(options.seed)
     rows = read_rows(options.data / "train.jsonl", 2 * options.members * options.texts)
     rows = [row | {"label": str(row["label"])} for row in drawn.sample(rows, len(rows))]
@@ -110,12 +111,12 @@ def membership(options: argparse.Namespace, kind: str) -> dict[str, Any]:
 
 
 def losses(worker: Worker, plan: Plan, model: ServerState, examples: Sequence[Example]) -> NDArray[np.float64]:
-    """Of each text, by the weights that the job gives out."""
+    """Compute the loss of each text, by the weights that the job gives out."""
     settings = complete(plan.settings, worker.manifest)
     encoder = TextEncoder(worker.learner.tokenizer, worker.manifest, settings.training.batch, settings.training.length)
     slot = settings.slots(worker.manifest, settings.per_round)[0]
 
-    def work(_: int, passes: JoinedPasses) -> NDArray[np.float64]:
+    def work(_: int, passes: Computation) -> NDArray[np.float64]:
         found: list[NDArray[np.float64]] = []
         for part in in_order(examples, encoder, worker.kind.encode):
             logits = passes.logits(part.batch, model.result)[: len(part.examples)].astype(np.float64)

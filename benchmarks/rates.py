@@ -23,11 +23,11 @@ HELD_BACK = 600
 
 @dataclass(frozen=True)
 class Rate:
-    """What of a method is tuned."""
+    """The tuned setting of a method."""
 
     settings: tuple[str, ...]
     usual: float
-    """As `spry simulate` has it."""
+    """The setting's name, as `spry simulate` has it."""
 
     def options(self, factor: float) -> tuple[str, ...]:
         return tuple(word for name in self.settings for word in ("--set", f"{name}={self.usual * factor:g}"))
@@ -39,7 +39,7 @@ RATES = {
     "fedavg": Rate(CLIENTS, 0.003),
     "fedmezo": Rate(SERVERS, 0.01),
 }
-"""Where the server only averages, its clients' rate; else the server's, which makes the step."""
+"""The clients' rate where the server only averages; else the server's, which makes the step."""
 
 
 def trials(runs: Iterable[Run]) -> Iterator[Run]:

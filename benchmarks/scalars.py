@@ -1,4 +1,4 @@
-"""What mode iteration sends: bytes up and down for each iteration, beside the size of the weights.
+"""Measure what mode iteration sends: bytes up and down for each iteration, beside the size of the weights.
 
     python benchmarks/scalars.py --bundle bundle/ --data DATA/snips --clients 4
 

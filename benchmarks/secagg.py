@@ -41,7 +41,7 @@ UNIT, UNITS_OF_ALL = 768, 12
 
 @dataclass
 class Costs:
-    """Of devices, summed."""
+    """The costs of devices, summed."""
 
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -112,7 +112,7 @@ class Gathering:
             self.openings[place] = self._timed("opening", place, self.members[place].opening, view)
 
     def total(self) -> Parts:
-        """What the server comes to."""
+        """The server's sum."""
         total = Total()
         for place, data in self.masked.items():
             sizes = {part: values.size for part, values in self.updates[place].items()}
@@ -197,7 +197,7 @@ def run(devices: int, gone: int, numbers: int, seed: int) -> dict[str, Any]:
 
 
 def failures(devices: int, gone: int, draws: int, seed: int) -> dict[str, float]:
-    """Of rounds in which so many vanish behind their update, the share that cannot be opened."""
+    """Compute the share of rounds that cannot be opened if so many vanish after their update."""
     rng = random.Random(seed)
     every = range(devices)
     entrants = [Entrant(place, (0,), rng.randbytes(KEY), rng.randbytes(KEY)) for place in every]

@@ -1,4 +1,4 @@
-"""How fast is the simulator, and does it take more memory for more clients?
+"""Measure how fast the simulator is, and whether more clients take more memory.
 
     python benchmarks/simulator.py                                 MiniLM, generated sentences
     python benchmarks/simulator.py --data DATA/sst2 --threads 2

@@ -1,4 +1,4 @@
-"""How fast is `spry simulate` beside pfl-research and Flower's simulation engine?
+"""Compare the speed of `spry simulate` with pfl-research and Flower's simulation engine.
 
     python benchmarks/simulators.py --pfl ~/pfl-venv --flower ~/flower-venv
     python benchmarks/simulators.py --workers 1 --turns 1 --json

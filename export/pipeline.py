@@ -123,8 +123,8 @@ def _with_low_memory(options: ExportOptions) -> ExportOptions:
         options = replace(options, low_memory=not options.random_weights and is_too_large(options.source))
     if options.low_memory and options.generate:
         raise ExportError(
-            "what generates is checked against the whole model, which has to be in memory: leave out --generate, or "
-            "give --no-low-memory"
+            "programs that generate text are compared with the whole model, which has to be in memory: leave out "
+            "--generate, or give --no-low-memory"
         )
     return options
 

@@ -9,7 +9,7 @@ derivative is a product.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -312,8 +312,12 @@ def open_model(
     arithmetic: Arithmetic = "float32",
     random_weights: bool = False,
     length: int = 0,
+    model: Callable[..., RowModel] = RowModel,
 ) -> RowModel:
-    """Open a model for simulations, of examples with up to `length` tokens; with an export's weights of that seed."""
+    """Open a model for simulations, of examples with up to `length` tokens; with an export's weights of that seed.
+
+    `model` makes another one than `RowModel` of the same arguments.
+    """
     check_adapter(adapter)
     require_memory_for_all(source, MODEL_TASKS[task], random_weights=random_weights)
     given = source, MODEL_TASKS[task], tuple(labels)
@@ -325,7 +329,7 @@ def open_model(
     if loaded.positions is not None and length > loaded.positions:
         raise ExportError(f"the model has {loaded.positions} positions, got --length {length}; choose a shorter length")
     adapted = adapt(loaded, adapter, seed)
-    return RowModel(loaded, adapted, adapter.method, device=device, arithmetic=arithmetic)
+    return model(loaded, adapted, adapter.method, device=device, arithmetic=arithmetic)
 
 
 def _is_copied(source: str, folder: Path, *, random_weights: bool) -> bool:

@@ -17,9 +17,11 @@ from server.control.people import note_token
 from server.errors import ServerConfigError
 from server.names import ADMIN_TOKEN
 from server.rounds.arrivals.summands import Summands
+from server.rounds.publisher import WeightsPublisher
 from server.rounds.selection.offers import Offers
 from server.rounds.ticker import Ticker
 from server.settings import Settings, read_settings
+from server.storage.files.places import open_place
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
 from server.web import guide, problems, reference
@@ -67,10 +69,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.state.services = Services(store, offers, Summands(store), load, stopping, Readiness(store, stopping))
         ticker = Ticker(store, offers, stopping)
         ticker.start()
+        place = open_place(store.settings.publish_weights) if store.settings.background else None
+        publisher = None if place is None else WeightsPublisher(store, place, stopping)
+        if publisher is not None:
+            publisher.start()
         _say_what_next(store)
         yield
         load.close()
         ticker.stop()
+        if publisher is not None:
+            publisher.stop()
         store.close()
 
     app = FastAPI(

@@ -17,6 +17,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from edge_client.errors import SpryError
+from edge_client.wire.addresses import checked_mirror
 from server.addresses import networks
 from server.errors import ServerConfigError
 from server.mirrors import Addresses
@@ -26,6 +28,7 @@ SECRETS_VARIABLE = "SPRY_SECRETS_DIR"
 SECRETS = Path("/run/secrets")
 """The folder of containers' secrets."""
 SHORTEST_TOKEN = 20
+_BUCKET = re.compile(r"s3://[^/]+(/.*)?")
 DATABASES = ("sqlite", "postgresql")
 
 
@@ -40,28 +43,28 @@ class Settings(BaseSettings):
     data_dir: Path = Field(
         default=Path("spry-data"), description="Where bundles, weights, updates and the database are kept."
     )
-    database_url: str = Field(default="", description="postgresql://…; SQLite in the data folder when left out.")
+    database_url: str = Field(default="", description="postgresql://…; by default SQLite in the data folder.")
     blob_store: str = Field(
         default="",
-        description="Where servers that have no folder in common keep bundles, weights and updates: postgresql, or "
+        description="Where servers without a common folder keep bundles, weights and updates: postgresql, or "
         "s3://BUCKET/FOLDER; the data folder when left out.",
     )
     admin_token: SecretStr = Field(
-        default=SecretStr(""), description="What administrators send; made and kept in the data folder when left out."
+        default=SecretStr(""), description="The administrators' token; by default made and kept in the data folder."
     )
     enrolments_per_minute: Annotated[int, Ge(1)] = Field(default=30, description="Enrolment attempts from one address.")
     retry_seconds: Annotated[float, Gt(0), Le(86_400)] = Field(
-        default=30.0, description="About when a device without a task comes back; later where the fleet is large."
+        default=30.0, description="About how long a device without a task waits, in seconds; longer in a large fleet."
     )
     check_ins_per_second: Annotated[float, Gt(0), Le(100_000)] = Field(
         default=200.0,
-        description="Check-ins a second of all devices together: a large fleet waits longer.",
+        description="About how many check-ins a second all devices make together; a large fleet waits longer.",
     )
     tick_seconds: Annotated[float, Gt(0), Le(60)] = Field(
         default=0.5, description="How often each worker looks for rounds to close."
     )
     background: bool = Field(
-        default=True, description="Carry rounds on in this process; one of the servers on a database must."
+        default=True, description="Close rounds in this process; at least one server of a database must."
     )
     max_json_bytes: Annotated[int, Ge(1024)] = Field(default=1 << 20, description="Largest JSON message.")
     max_bundle_file_bytes: Annotated[int, Ge(1 << 20)] = Field(
@@ -71,28 +74,36 @@ class Settings(BaseSettings):
         default=256 << 20, description="Largest file of held-out examples."
     )
     keep_days: Annotated[float, Gt(0)] = Field(
-        default=30.0, description="Days that refusals, devices' parts and bytes of closed rounds are kept apart."
+        default=30.0,
+        description="Days for which refusals, and devices' tasks and bytes of closed rounds, are kept one by one.",
     )
     keep_audit_days: Annotated[float, Ge(1)] = Field(
-        default=365.0, description="Days that entries of the audit log are kept."
+        default=365.0, description="Days for which entries of the audit log are kept."
     )
     log_format: Literal["plain", "json"] = Field(
-        default="plain", description="Lines for people, or a JSON object a line."
+        default="plain", description="plain: lines for people; json: one object on each line."
     )
     patience_seconds: Annotated[float, Gt(0), Le(3600)] = Field(
-        default=15.0, description="How long a request may take to arrive; long bodies a second more for each KiB."
+        default=15.0,
+        description="How long a request may take to arrive, in seconds; long bodies have a second more for each KiB.",
     )
     trusted_proxies: str = Field(
-        default="", description="Addresses and networks of proxies whose X-Forwarded-For is believed, with commas."
+        default="",
+        description="Addresses and networks of proxies whose X-Forwarded-For is believed, separated by commas.",
     )
     mirrors: Addresses = Field(
-        default="", description="Static places that have the bundles too, with commas: devices ask them first."
+        default="", description="Mirrors that have the bundles too, separated by commas; devices ask them first."
+    )
+    publish_weights: str = Field(
+        default="",
+        description="Where the weights of each version are put for mirrors: a folder, an address that takes PUT, or "
+        "s3://BUCKET/FOLDER; devices have them from the server when left out.",
     )
     metrics_token: SecretStr = Field(
-        default=SecretStr(""), description="What /metrics asks for; open to everybody when left out."
+        default=SecretStr(""), description="The token for /metrics; by default everybody may read it."
     )
     evaluation_runtime: str = Field(
-        default="", description="The runtime that evaluates; the first installed when left out."
+        default="", description="The runtime that evaluates; by default the first installed."
     )
 
     @field_validator("admin_token", "metrics_token")
@@ -102,7 +113,7 @@ class Settings(BaseSettings):
         if value and (len(value) < SHORTEST_TOKEN or len(set(value)) < SHORTEST_TOKEN // 3):
             otherwise = "have one made" if field.field_name == "admin_token" else "let everybody read"
             raise ValueError(
-                f"must be at least {SHORTEST_TOKEN} characters that nobody guesses; leave it out to {otherwise}"
+                f"must be at least {SHORTEST_TOKEN} characters that nobody can guess; leave it out to {otherwise}"
             )
         return token
 
@@ -118,11 +129,21 @@ class Settings(BaseSettings):
     @field_validator("blob_store")
     @classmethod
     def _known_store(cls, name: str) -> str:
-        if name and name != "postgresql" and not re.fullmatch(r"s3://[^/]+(/.*)?", name):
+        if name and name != "postgresql" and not _BUCKET.fullmatch(name):
             raise ValueError(
                 f"must be postgresql or s3://BUCKET/FOLDER, got {name!r}; leave it out for the data folder"
             )
         return name.rstrip("/")
+
+    @field_validator("publish_weights")
+    @classmethod
+    def _known_place(cls, name: str) -> str:
+        if "://" not in name or _BUCKET.fullmatch(name):
+            return name.rstrip("/")
+        try:
+            return checked_mirror(name)
+        except SpryError as error:
+            raise ValueError(f"must be a folder, s3://BUCKET/FOLDER or an address that takes PUT: {error}") from None
 
     @field_validator("database_url")
     @classmethod

@@ -35,7 +35,7 @@ def java(classes: str, main: str, *arguments: object) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Where a JVM finds what runs the programs."""
+    """Return the environment in which a JVM finds what runs the programs."""
     worker = CORE / "src" / "test" / "python" / "program_worker.py"
     return os.environ | {"SPRY_PYTHON": sys.executable, "SPRY_WORKER": str(worker)}
 

@@ -1,4 +1,4 @@
-"""What tests of several packages share: settings, a tiny model with a tokenizer, bundles made from it, and a task."""
+"""Share fixtures among packages: settings, a tiny model with a tokenizer, bundles made from it, and a task."""
 
 import fcntl
 import gc
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items):
 
 
 class _Kept:
-    """What libraries made when they were imported stays, and what fixtures did: clients that tidy up pass it by.
+    """Keep objects of imports and fixtures out of the garbage collection of clients that tidy up.
 
     They collect garbage each time they have nothing to do. With torch and transformers beside them, which no device
     has, to look at all that is there takes longer than most of what is tested.
@@ -174,7 +174,7 @@ def talker_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory) -> Path:
-    """Of all processes that tests run in."""
+    """Return the folder of all processes that tests run in."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 

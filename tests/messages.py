@@ -252,7 +252,7 @@ def _assignments(function: Function) -> dict[str, list[ast.expr]]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """What is assigned to which names: `a, b = x, y`."""
+    """Return what is assigned to which names: `a, b = x, y`."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for one, its_value in zip(target.elts, value.elts, strict=True):
             yield from _pairs(one, its_value)

@@ -23,7 +23,7 @@ NOTES = "_lines_that_ran_"
 
 
 class Probes:
-    """Of packages that nothing has imported yet; goes before the finders of `sys.meta_path`."""
+    """A finder of packages that nothing has imported yet; goes before the finders of `sys.meta_path`."""
 
     def __init__(self, packages: Sequence[str]) -> None:
         self.packages = tuple(packages)

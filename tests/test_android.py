@@ -288,7 +288,7 @@ def test_it_is_offered_nothing_but_sums_where_it_wants_no_more(desk):
     jvm = desk.jvm(name, "--once", "yes", "--only-sums", "yes")
     ended(jvm)
     (why,) = [event["message"] for event in events(jvm) if event["event"] == "waiting"]
-    assert "seen shows updates to its server, and this device takes part in sums alone" in why
+    assert "seen shows updates to its server, and this device takes part only in sums" in why
     assert desk.shown(name)["done"] == 0
 
 

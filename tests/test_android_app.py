@@ -98,7 +98,7 @@ def test_what_the_code_finds_on_the_screen_is_there_once(layout):
 
 
 def given(call: str) -> int:
-    """How many values follow a message's name, up to the call's end."""
+    """Return how many values follow a message's name, up to the call's end."""
     depth = values = 0
     for character in call:
         depth += (character in "([") - (character in ")]")

@@ -56,7 +56,7 @@ def bundle(folder: Path, template: Template, rows: list[dict]) -> Path:
 
 
 def read(classes: str, *folders: Path) -> list[dict]:
-    """What the library makes of their rows, one after the other."""
+    """Return what the library makes of their rows, one after the other."""
     command = android.java(classes, "dev.spry.core.data.ConversationsMain", LENGTH, *folders)
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -152,7 +152,7 @@ REFUSED_BY_BOTH = [
     ({"conversation": "[{"}, "conversation is not JSON"),
     (
         {"messages": [{"from": "Human", "value": "tea"}, {"from": "tool", "value": "hot"}]},
-        "message 2 is from 'tool', and known are human, user, gpt, assistant, chatgpt, bot, model, system alone",
+        "message 2 is from 'tool', known are human, user, gpt, assistant, chatgpt, bot, model, system",
     ),
 ]
 

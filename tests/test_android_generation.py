@@ -86,7 +86,7 @@ SERVER = "http://127.0.0.1:9"
 
 @pytest.fixture
 def home(speaking, tmp_path) -> Path:
-    """Of a device that took part in a job and has other weights than it began with."""
+    """Return the home of a device that took part in a job and has other weights than it began with."""
     rng, store = np.random.default_rng(), DeviceStore(tmp_path / "home", SERVER)
     name = hashlib.sha256((speaking / FILE_NAME).read_bytes()).hexdigest()
     shutil.copytree(speaking, store.bundle(name))

@@ -75,7 +75,7 @@ def expected(encoding: Encoding) -> dict[str, list[int]]:
 
 
 def sentences() -> list[str]:
-    """What households say, and this project's own prose: more than two thousand sentences."""
+    """Return what households say, and this project's own prose: more than two thousand sentences."""
     said = [row["text"] for number in range(8) for row in slice_of(number, 100)]
     files = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     written = [line for file in files for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]

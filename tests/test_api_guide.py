@@ -30,7 +30,7 @@ def place(bundle, tmp_path) -> Path:
 
 @pytest.fixture
 def port(place):
-    """Of a server that runs in a process of its own."""
+    """Return the port of a server that runs in a process of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -30,7 +30,7 @@ def data(tmp_path_factory) -> Path:
 
 
 def ran(name: str, *options: object, misses: bool = False) -> str:
-    """What a script printed that ended well; it may miss targets that are for another size."""
+    """Run a script that must end well, and return what it printed; it may miss targets that are for another size."""
     command = [python(), str(FOLDER / f"{name}.py"), *map(str, options)]
     own = os.environ | {"PYTHONPATH": str(FOLDER.parent)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=480, env=own, check=False)
@@ -335,6 +335,7 @@ def test_a_prefix_that_is_kept_changes_no_step(model_folder, data, tmp_path):
         for name in ("prefix", "whole")
     )
     assert ours == pytest.approx(whole, abs=2e-3)  # 16 bits of what enters the block
+    assert [*(tmp_path / "kept").glob("*.npz")]
 
 
 def test_cuts_of_a_forward_fleet(model_folder, data, tmp_path):

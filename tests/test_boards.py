@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 
 def checked(check: str, bundle, data, *options: object, capsys) -> dict:
-    """What the script found; skips with its reason where the check cannot be made here."""
+    """Run the script and return what it found; skips with its reason where the check cannot be made here."""
     found = json.loads(ran("boards", "--bundle", bundle, "--data", data, "--only", check, "--json", *options))[check]
     with capsys.disabled():
         print(f"\n{check}: {json.dumps(found)}")

@@ -1,4 +1,4 @@
-"""What is printed for somebody to install is this project and no other, and what is built of it works."""
+"""Test that printed installation commands install this project and no other, and that its builds work."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def pages() -> list[Path]:
 
 
 def strangers(text: str) -> list[str]:
-    """What the commands of a text would install that is not this project."""
+    """Return what the commands of a text would install that is not this project."""
     commands = (re.sub(r"(-c|--constraint) \S+", "", found[1]) for found in INSTALL.finditer(text))
     words = (word.strip("'\"") for command in commands for word in WORD.findall(command))
     return [word for word in words if not word.startswith("-") and not OURS.fullmatch(word)]

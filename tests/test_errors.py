@@ -113,7 +113,7 @@ class Answers:
         return CheckedIn(wait=1, reason=reason)
 
     def _none(self):
-        return f"no place is left in {1}"
+        return f"no slot is free in {1}"
 
 class Settings:
     @field_validator("x")
@@ -142,6 +142,6 @@ def test_messages_are_found_wherever_they_are_written():
         "rows were left out",
         "job … is lost after … rounds",
         "… rounds are done",
-        "no place is left in …",
+        "no slot is free in …",
         "must be longer than that",
     }

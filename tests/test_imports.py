@@ -174,7 +174,7 @@ def test_a_clients_round_knows_no_network_disk_clock_or_thread():
 
 
 def statements(path: Path) -> list[ast.stmt]:
-    """Those of a module that are more than its docstring."""
+    """Return a module's statements other than its docstring."""
     tree = ast.parse(path.read_text())
     return tree.body[1:] if ast.get_docstring(tree) else tree.body
 

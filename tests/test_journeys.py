@@ -114,7 +114,7 @@ def answers(url: str, **options) -> bool:
 
 
 def ran(server, folder: Path, data: Path, token: str, *options: str, code: int) -> str:
-    """What a client printed that ended by itself."""
+    """Run a client that ends by itself, and return what it printed."""
     client = fleet.Client(server, folder, data, token, *options)
     try:
         client.process.wait(40)

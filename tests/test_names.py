@@ -17,6 +17,9 @@ RIDDLE = re.compile(
 )
 
 
+QUESTION = re.compile(r"\s*(What|Of|Those|Who|Whose|Whom|How|Where|When|Why)\s")
+
+
 @cache
 def definitions(package: str) -> list[tuple[Path, Definition]]:
     return [
@@ -46,5 +49,18 @@ def test_docstrings_begin_with_what_something_does_or_is(package):
         if isinstance(node, ast.Module | Definition)
         for line in node.body
         if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant) and RIDDLE.match(str(line.value.value))
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "tests"])
+def test_docstrings_of_scripts_and_helpers_begin_with_no_question_word(folder):
+    """A test's own docstring may go on with its name."""
+    found = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Module | Definition) and not getattr(node, "name", "").startswith("test_")
+        if (text := ast.get_docstring(node)) and QUESTION.match(text)
     ]
     assert not found

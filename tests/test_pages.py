@@ -20,7 +20,7 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """Of its headings, as a browser of repositories makes them."""
+    """Return the anchors of a page's headings, as a browser of repositories makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""What probes note is what coverage's own tracer sees."""
+"""Test that probes note what coverage's own tracer sees."""
 
 import json
 import os

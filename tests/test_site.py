@@ -29,7 +29,7 @@ ELSEWHERE = re.compile(
 
 
 class _Loader(yaml.SafeLoader):
-    """Of mkdocs.yml, whose tags name Python's objects."""
+    """A loader of mkdocs.yml, whose tags name Python's objects."""
 
 
 def pages_of(nav) -> list[str]:

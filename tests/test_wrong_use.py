@@ -1,4 +1,4 @@
-"""What a stranger does wrong, with every command: one line that says what to do, never a traceback."""
+"""Test what a stranger does wrong, with every command: one line that says what to do, never a traceback."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ can_drop = pytest.mark.skipif(bool(UNPRIVILEGED) and shutil.which("setpriv") is 
 
 
 def environment(variables: dict) -> dict[str, str]:
-    """Of a user who has set nothing else of ours."""
+    """Return the environment of a user who has set nothing else of ours."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SPRY_")}
     return kept | {"TERM": "dumb", "COLUMNS": "300", **{name: str(value) for name, value in variables.items()}}
 

@@ -113,7 +113,7 @@ def ask(address: str, words: Sequence[str]) -> None:
 
 
 def serve(listener: socket.socket, python: str) -> list[str]:
-    """What a command's words are, in the fork that is to run it; the others do not return."""
+    """Serve commands: return a command's words in the fork that runs it; the other processes do not return."""
     early = read_early(os.environ)  # what libraries set as they are loaded is not part of it
     for name in LIBRARIES:
         import_module(name)

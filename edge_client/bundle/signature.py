@@ -44,14 +44,14 @@ def check(manifest: bytes, signatures: bytes | None, publisher: str) -> None:
     """Refuse a manifest that the publisher whose key is pinned did not sign."""
     if signatures is None:
         raise BundleError(
-            f"the bundle is not signed, and this device takes those of the publisher {publisher} alone: sign it with "
+            f"the bundle is not signed, and this device takes only those of the publisher {publisher}: sign it with "
             "`spry keys sign` and upload it again"
         )
     signature = parse(signatures).get(publisher)
     if signature is None or not keys.verify(publisher, manifest, signature):
         raise BundleError(
-            f"the bundle is not signed by the publisher {publisher}, whose bundles alone this device takes: sign it "
-            "with that key, or give the right one with --trust"
+            f"the bundle is not signed by the publisher {publisher}, and this device takes only that publisher's "
+            "bundles: sign it with that key, or give the right one with --trust"
         )
 
 

@@ -234,7 +234,7 @@ class Client:
             prompt: the beginning of the text.
             personal: by the adapter that this device trained last, not the global one.
             max_tokens: at most so many; until the model ends, or the bundle holds no more, when left out.
-            temperature: 0 takes the likeliest token; 1 draws as the model says.
+            temperature: 0 takes the likeliest token; 1 draws with the model's probabilities.
             top_k: draw from so many of the likeliest; 0: from all.
             top_p: draw from the fewest likeliest whose probabilities add up to this; 1: from all.
             repetition_penalty: above 1, tokens that were there come less often again.

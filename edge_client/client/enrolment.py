@@ -44,7 +44,7 @@ def _enrolled(server: Server, store: DeviceStore, token: str | None, name: str, 
     identity = server.enrol(enrolment(token, name[:100], __version__, key))
     if identity.secret:
         why = "no package cryptography here" if not key else "the server is of an earlier version"
-        tell(Event("warning", f"this device proves itself by a secret that it sends, not a key: {why}"))
+        tell(Event("warning", f"this device authenticates by a secret, not a key: {why}"))
     store.save_identity(identity)
     tell(Event("enrolled", f"enrolled as {identity.device}", {"device": identity.device}))
     return identity

@@ -56,7 +56,7 @@ class BundleLoader:
             if task.runtime not in self.runtimes:
                 raise SpryError(
                     f"the task is for the runtime {task.runtime}, this device offers {', '.join(self.runtimes)}: "
-                    "it goes back to the server, and another comes with the next look"
+                    "it goes back to the server, and the next check-in brings another"
                 )
             if why := refused(self._store.folder, task.bundle, task.runtime):
                 self._take_out(task.runtime)

@@ -89,8 +89,8 @@ def kept_weights(kept: JobStore, about: KnownJob, bundle: Bundle, *, personal: b
     trained = kept.personal(about.bundle)
     if trained is None:
         raise StoreError(
-            f"there is no personal adapter of {about.name}: it comes with the first round that this device takes part "
-            "in to its end; leave out --personal for the newest global one"
+            f"there is no personal adapter of {about.name}: it comes with the first round that this device "
+            "completes; leave out --personal for the newest global one"
         )
     return trained.weights
 

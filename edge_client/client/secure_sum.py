@@ -89,7 +89,7 @@ class Adding:
 
     def _parts(self, count: int, cap: int) -> Parts:
         if count > fixed.MOST:
-            raise TrainingError(f"a sum is of {fixed.MOST} devices at most, not {count}: ask who runs the server")
+            raise TrainingError(f"a sum has at most {fixed.MOST} devices, not {count}: ask the server's operator")
         adds = self._sum
         if self._share is not None:
             secret = self._member.noise
@@ -106,7 +106,7 @@ def _share_of(task: Task) -> Share | None:
     if task.sum is None or task.sum.noise is None:
         return None
     if task.clip is None:
-        raise TrainingError("the task asks for noise and names no clip: nothing is sent; ask who runs the server")
+        raise TrainingError("the task asks for noise and names no clip: nothing is sent; ask the server's operator")
     return Share(task.sum.noise, task.clip, task.sum.least)
 
 

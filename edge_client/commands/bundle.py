@@ -19,13 +19,13 @@ from edge_client.errors import BundleError, SpryError
 from edge_client.store.files import write
 from edge_client.wire.addresses import checked_mirror
 
-app = command_group("Put bundles where devices can fetch them from.")
+app = command_group("Publish bundles on mirrors, from which devices can download them.")
 _SECONDS = 60.0
 
 
 @app.callback()
 def _bundle() -> None:
-    """Put bundles where devices can fetch them from."""
+    """Publish bundles on mirrors, from which devices can download them."""
 
 
 @app.command()
@@ -38,7 +38,7 @@ def publish(
         ),
     ],
 ) -> None:
-    """Write what a mirror needs of a bundle: its files, in a folder named by the sha256 of its manifest.
+    """Write a bundle's files for a mirror, into a folder that is named by the sha256 of its manifest.
 
     The server names the mirror to devices by SPRY_MIRRORS, or a job by `mirrors`.
 

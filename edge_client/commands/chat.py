@@ -21,11 +21,11 @@ from edge_client.generation.generator import GenerationConfig
 def command(
     sampling: SamplingOptions,
     kept: KeptOptions,
-    system: Annotated[str, typer.Option(help="What the model is told before all else.")] = "",
+    system: Annotated[str, typer.Option(help="The system message, before the first question.")] = "",
 ) -> None:
-    """Talk with a model by the newest weights that this device has; Ctrl-D ends it.
+    """Hold a conversation with a model, with this device's newest weights; Ctrl-D ends it.
 
-    Each line is a message; Ctrl-C ends an answer. Lines that are piped in are answered one after the other.
+    Each line is a message; Ctrl-C ends an answer. Lines from a pipe are answered one after the other.
 
     Example: spry chat --personal --temperature 0.7
     """

@@ -37,31 +37,31 @@ class Subcommand(NamedTuple):
 
 SUBCOMMANDS = {
     "demo": Subcommand("See the whole system learn on this machine.", "demo"),
-    "new": Subcommand("Look at your data, and make a project of them.", "server"),
+    "new": Subcommand("Look at your data, and make a project from them.", "server"),
     "up": Subcommand("Start a project: export, server, job and trial devices.", "server"),
-    "status": Subcommand("Show what of a project runs, and how it stands.", "server"),
+    "status": Subcommand("Show a project's running processes, and its job's state.", "server"),
     "down": Subcommand("End a project's server and trial devices.", "server"),
     "join": Subcommand("Take part in a server's rounds with this device's data."),
-    "predict": Subcommand("Predict by the weights that this device has."),
-    "generate": Subcommand("Go on with a text by the weights that this device has."),
-    "chat": Subcommand("Talk with a model by the weights that this device has."),
-    "doctor": Subcommand("Check this machine, and the way to a server."),
+    "predict": Subcommand("Predict with this device's weights."),
+    "generate": Subcommand("Continue a text with this device's weights."),
+    "chat": Subcommand("Hold a conversation with this device's model."),
+    "doctor": Subcommand("Check this machine, and the connection to a server."),
     "install-service": Subcommand("Let systemd run `spry join` or `spry serve`."),
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
     "keys": Subcommand("Make keys, and sign bundles for devices that trust them."),
-    "bundle": Subcommand("Put bundles where devices can fetch them from."),
+    "bundle": Subcommand("Publish bundles on mirrors, from which devices can download them."),
     "inspect": Subcommand("Show a bundle's programs, sizes, memory and verification."),
     "bench": Subcommand("Measure steps, and the noise of gradients."),
     "serve": Subcommand("Run the server.", "server"),
-    "job": Subcommand("Make, follow and steer jobs on a server.", "server"),
+    "job": Subcommand("Create, follow and control jobs on a server.", "server"),
     "token": Subcommand("Make and revoke enrolment tokens.", "server"),
-    "access": Subcommand("Let people use a server, each in a role.", "server"),
+    "access": Subcommand("Give people access to a server, each with a role.", "server"),
     "devices": Subcommand("Show and revoke devices.", "server"),
-    "adapter": Subcommand("Take what a job has learned, in formats that others load.", "server"),
+    "adapter": Subcommand("Download or share a job's adapter.", "server"),
     "merge": Subcommand("Merge an adapter into its base model.", "export"),
     "simulate": Subcommand("Train a fleet of virtual clients on this machine.", "simulate"),
     "backup": Subcommand("Copy a server's data to a file while it runs.", "server"),
-    "restore": Subcommand("Make a server's data folder of a backup.", "server"),
+    "restore": Subcommand("Make a server's data folder from a backup.", "server"),
     "flower": Subcommand("Write an app that trains a bundle over Flower."),
     "report": Subcommand("Compare simulated runs: tables and learning curves.", "simulate"),
 }
@@ -144,7 +144,7 @@ def spry(
     version: Annotated[  # noqa: ARG001 -- its callback does the work
         bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress: results and errors alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, only results and errors.")] = False,
 ) -> None:
     """Federated fine-tuning of language models on small devices, in their inference runtimes."""
     if quiet:

@@ -23,17 +23,21 @@ class SamplingOptions(OptionGroup):
     title = "The text"
 
     max_tokens: Annotated[
-        int | None, typer.Option(help="At most so many; left out: until the model ends, or the bundle holds no more.")
+        int | None,
+        typer.Option(
+            help="The most tokens to write; by default until the model ends the text, or the bundle has no more room."
+        ),
     ] = None
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token; 1 draws as the model says.")] = 0.0
-    top_k: Annotated[int, typer.Option(help="Draw from so many of the likeliest; 0: from all.")] = 0
+    temperature: Annotated[
+        float, typer.Option(help="0 takes the likeliest token; 1 draws with the model's probabilities.")
+    ] = 0.0
+    top_k: Annotated[int, typer.Option(help="Draw from this many of the likeliest tokens; 0: from all.")] = 0
     top_p: Annotated[
-        float, typer.Option(help="Draw from the fewest likeliest whose probabilities come to this; 1: from all.")
+        float,
+        typer.Option(help="Draw from the fewest likeliest tokens whose probabilities add up to this; 1: from all."),
     ] = 1.0
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1, tokens that were there come less often again.")
-    ] = 1.0
-    stop: Annotated[list[str] | None, typer.Option(help="End before this word; may be given several times.")] = None
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1, earlier tokens repeat less often.")] = 1.0
+    stop: Annotated[list[str] | None, typer.Option(help="End before this word; may be repeated.")] = None
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same text.")] = None
 
     @property
@@ -44,12 +48,12 @@ class SamplingOptions(OptionGroup):
 
 @grouped
 def command(
-    prompt: Annotated[str, typer.Argument(help="What the text begins with.")],
+    prompt: Annotated[str, typer.Argument(help="The beginning of the text.")],
     sampling: SamplingOptions,
     kept: KeptOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON at the end: the prompt and its text.")] = False,
 ) -> None:
-    """Go on with a text by the newest weights that this device has, word by word.
+    """Continue a text with this device's newest weights, word by word.
 
     Example: spry generate "The committee met on Tuesday" --max-tokens 40 --temperature 0.8 --top-p 0.9
     """

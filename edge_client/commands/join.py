@@ -22,38 +22,51 @@ def join(
         typer.Argument(help="The line beside a token's QR code, spry://join?…: in place of --server and --token."),
     ] = None,
     server: Annotated[str | None, typer.Option(help="The server's address.", envvar="SPRY_SERVER")] = None,
-    token: Annotated[str | None, typer.Option(help="To enrol with, the first time.", envvar="SPRY_TOKEN")] = None,
-    home: Annotated[
-        Path | None, typer.Option(help="Where everything is kept; $SPRY_HOME or ~/.local/share/spry when left out.")
+    token: Annotated[
+        str | None, typer.Option(help="The enrolment token, for the first time.", envvar="SPRY_TOKEN")
     ] = None,
-    job: Annotated[str | None, typer.Option(help="Take part in this job alone, by name or id.")] = None,
-    name: Annotated[str | None, typer.Option(help="What the server shows for this device; its host name.")] = None,
-    runtime: Annotated[str | None, typer.Option(help="onnx, executorch or torchscript; any that is installed.")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="The folder for everything; by default $SPRY_HOME or ~/.local/share/spry.")
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="Take part in this job only, by name or id.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The name that the server shows for this device; by default its host name.")
+    ] = None,
+    runtime: Annotated[
+        str | None, typer.Option(help="onnx, executorch or torchscript; by default any that is installed.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0,
     device: Annotated[str, typer.Option(help="Where programs run: cpu, or with torchscript a GPU: cuda.")] = CPU,
     ca: Annotated[Path | None, typer.Option(help="PEM file with the certificates to trust for https.")] = None,
     trust: Annotated[
-        str | None, typer.Option(help="Take bundles of this publisher alone: a public key or its file. It is kept.")
+        str | None,
+        typer.Option(help="Take only bundles of this publisher: a public key or its file. The device keeps it."),
     ] = None,
     bad_rows: Annotated[
-        str, typer.Option(help="refuse the data when a row cannot be used, or skip the row.")
+        str, typer.Option(help="If a row cannot be used: refuse the data, or skip the row.")
     ] = "refuse",
     holdout: Annotated[float, typer.Option(help="Share of the examples kept for evaluation.")] = 0.1,
     text: Annotated[str, typer.Option(help="The column of the texts; several with + between them.")] = "",
     pair: Annotated[str, typer.Option(help="The column of the second texts.")] = "",
     label: Annotated[str, typer.Option(help="The column of the labels.")] = "",
-    only_charging: Annotated[bool, typer.Option("--only-charging", help="Train on mains power alone.")] = False,
-    unmetered_only: Annotated[bool, typer.Option("--unmetered-only", help="Stay away from metered networks.")] = False,
-    metered: Annotated[bool, typer.Option("--metered", help="Take the network for metered if nobody knows.")] = False,
-    max_memory: Annotated[str | None, typer.Option(help="What training may take at most, such as 200MB.")] = None,
+    only_charging: Annotated[bool, typer.Option("--only-charging", help="Train only on mains power.")] = False,
+    unmetered_only: Annotated[bool, typer.Option("--unmetered-only", help="Do not use metered networks.")] = False,
+    metered: Annotated[
+        bool, typer.Option("--metered", help="Assume that the network is metered if the system does not say.")
+    ] = False,
+    max_memory: Annotated[
+        str | None, typer.Option(help="The most memory that training may take, such as 200MB.")
+    ] = None,
     low_memory: Annotated[
         bool, typer.Option("--low-memory", help="Hold one program at a time while training, which takes longer.")
     ] = False,
     hours: Annotated[str | None, typer.Option(help="When to take part, such as 22-6.")] = None,
     only_sums: Annotated[
-        bool, typer.Option("--only-sums", help="Leave jobs alone whose server sees single updates.")
+        bool, typer.Option("--only-sums", help="Take no part in jobs whose server sees single updates.")
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Take part in what there is now, then end (for cron).")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Take part in the rounds that are open now, then end (for cron).")
+    ] = False,
     rounds: Annotated[int | None, typer.Option(min=1, help="End after so many rounds.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print each event as a line of JSON.")] = False,
 ) -> None:

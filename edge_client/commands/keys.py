@@ -13,14 +13,14 @@ from edge_client.bundle import signature
 from edge_client.commands.options.groups import command_group
 from edge_client.errors import BundleError, SpryError
 
-app = command_group("Keys that vouch for bundles, and signatures by them.")
+app = command_group("Manage keys that sign bundles, and sign bundles.")
 
 KeyArgument = Annotated[Path, typer.Argument(help="The file of the secret key.")]
 
 
 @app.command()
 def make(key: KeyArgument) -> None:
-    """Make a key: KEY keeps the secret, KEY.pub what devices trust.
+    """Make a key: KEY holds the secret key, KEY.pub the public key that devices trust.
 
     Example: spry keys make publisher.key
     """
@@ -44,7 +44,7 @@ def write_key(path: Path) -> str:
 
 @app.command()
 def show(key: KeyArgument) -> None:
-    """Print the public key that belongs to a secret one.
+    """Print the public key of a secret one.
 
     Example: spry keys show publisher.key
     """
@@ -56,7 +56,7 @@ def sign(
     bundle: Annotated[Path, typer.Argument(help="The bundle's folder.")],
     key: Annotated[Path, typer.Option(help="The file of the secret key.")],
 ) -> None:
-    """Sign a bundle, so that devices which trust the key take it.
+    """Sign a bundle, so that devices that trust the key take it.
 
     Example: spry keys sign bundle/ --key publisher.key
     """

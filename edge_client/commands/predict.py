@@ -19,14 +19,14 @@ def command(
     texts: Annotated[list[str], typer.Argument(help="One text or several.")],
     kept: KeptOptions,
     context: Annotated[
-        str | None, typer.Option(help="The second text of each pair; what questions are answered from.")
+        str | None, typer.Option(help="The second text of each pair; for questions, the text with the answer.")
     ] = None,
     low_memory: Annotated[
         bool, typer.Option("--low-memory", help="Hold one program at a time, which takes longer.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: each text's label and scores.")] = False,
 ) -> None:
-    """Predict by the newest weights that this device has.
+    """Predict with this device's newest weights.
 
     Example: spry predict "Shares fell four percent." --personal
     """

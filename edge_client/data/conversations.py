@@ -146,7 +146,7 @@ def _message(number: int, value: Any) -> Any:
     speaker, content = _said(number, fields, "from"), _said(number, fields, "value")
     role = _ROLES.get(speaker.lower())
     if role is None:
-        raise BadRow(f"message {number} is from {speaker[:80]!r}, and known are {', '.join(_ROLES)} alone")
+        raise BadRow(f"message {number} is from {speaker[:80]!r}, known are {', '.join(_ROLES)}")
     return {"role": role, "content": content}
 
 

@@ -111,8 +111,9 @@ class OwnData:
             examples = examples_for(source, _counting(check, seen), bad_rows=self._bad_rows)
             if model.labels and len(seen) == 1:
                 (label,), count = seen, len(examples)
-                one = f"all {count} examples are {model.labels[label]!r}: of other classes this device can tell nothing"
-                self._tell(Event("warning", f"{source.name}: {one}"))
+                one = f"all {count} examples are {model.labels[label]!r}"
+                other = "this device can learn nothing about other classes"
+                self._tell(Event("warning", f"{source.name}: {one}: {other}"))
             if examples.skipped.count:
                 self._tell(Event("warning", f"{self._source.name}: rows left out: {examples.skipped}"))
             self._read = key, *examples.split(self._holdout)

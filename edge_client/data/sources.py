@@ -211,7 +211,7 @@ class CsvSource(FileSource):
                     return
                 except (BadRow, csv.Error) as error:
                     unclosed = isinstance(error, csv.Error) and not file.peek(1)
-                    why = 'has a " that none closes: what follows is one value' if unclosed else str(error)
+                    why = 'has a " that is never closed: the rest is read as one value' if unclosed else str(error)
                     yield Located(f"line {number}", at, None, why)
                     continue
                 if values:

@@ -212,7 +212,7 @@ class Template:
             blocks = template.generate(messages=plain, add_generation_prompt=add_generation_prompt, **given)
             return "".join(_bounded(blocks))
         except TooMuch as error:
-            spent = f"the chat template {error}, which none needs"
+            spent = f"the chat template {error}, which no template needs"
             raise DataError(f"{spent}: shorten the row, or look at the template of the bundle") from None
         except _TooLong:
             what = f"the chat template writes more than {LONGEST_TEXT:,} characters"

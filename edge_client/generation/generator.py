@@ -55,7 +55,9 @@ class Generator:
         while special and tokens and tokens[-1] in self._ends:
             tokens.pop()
         if not tokens:
-            raise ProgramInputError(f"the prompt has no tokens: {prompt!r}; begin the text, and the model goes on")
+            raise ProgramInputError(
+                f"the prompt has no tokens: {prompt!r}; write the beginning of a text, which the model continues"
+            )
         return tokens
 
     def plain(self, text: str) -> str:

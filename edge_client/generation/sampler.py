@@ -27,7 +27,7 @@ class Sampling:
     temperature: float = 0.0
     """0 takes the likeliest; 1 draws by the model's own probabilities; above, the unlikely come more often."""
     top_k: int = 0
-    """Draw from so many of the likeliest; 0: from all."""
+    """Draw from this many of the likeliest tokens; 0: from all."""
     top_p: float = 1.0
     """Draw from the fewest likeliest whose probabilities add up to this; 1: from all."""
     repetition_penalty: float = 1.0

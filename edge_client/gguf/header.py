@@ -85,7 +85,7 @@ class GgufHeader:
         if kind is float and isinstance(value, int):
             value = float(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise BadGguf(f"{self.path} has no {key} that is of use here; take another copy of the model")
+            raise BadGguf(f"{self.path} has no {key} that is usable here; take another copy of the model")
         return cast("T", value)
 
     def of(self, key: str, default: T) -> T:
@@ -191,7 +191,7 @@ class _Reading:
 
     def _cut(self) -> BadGguf:
         path, there = self._header.path, self._header.bytes
-        return BadGguf(f"{path} is cut off: it has {there:,} bytes and tells of more; take another copy of it")
+        return BadGguf(f"{path} is cut off: it has {there:,} bytes and describes more; take another copy of it")
 
     def _damaged(self, what: str) -> BadGguf:
         return BadGguf(f"{self._header.path} is damaged: {what}; take another copy of it")

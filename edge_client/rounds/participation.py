@@ -83,7 +83,7 @@ class Participation:
             self.tell(Event("warning", f"the server takes no measured accuracies of round {self.task.round}: {error}"))
 
     def _train(self, model: LocalModel, data: LocalData) -> float:
-        start = current(self.server, self.store, self.session.bundle, self.task).weights
+        start = current(self.server, self.store, self.session.bundle, self.task, self.tell).weights
         peak = peak_above_now()
         progress = _Progress(self, steps_in(self.task.training, len(data.batches)))
         resumed = progress.resumed(start)

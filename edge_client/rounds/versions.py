@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from edge_client.bundle.names import REPEATED, prefix_of
 from edge_client.errors import BadAnswer, ServerError
+from edge_client.events import Tell, silent
 from edge_client.store.job import JobStore, KeptWeights
+from edge_client.store.mirrors import WEIGHTS, Mirrors
 from edge_client.training.replay import replay
 from edge_client.wire.answers import Tensors
 from edge_client.wire.protocol import Task
@@ -29,17 +32,26 @@ def newest_kept(store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
     return KeptWeights(0, bundle.initial_adapter()) if kept is None or kept.version > task.version else kept
 
 
-def current(server: Server, store: JobStore, bundle: Bundle, task: Task) -> KeptWeights:
+def current(server: Server, store: JobStore, bundle: Bundle, task: Task, tell: Tell = silent) -> KeptWeights:
     """Return the version that a task of mode epoch starts from."""
     kept = newest_kept(store, bundle, task)
     if (kept.version, kept.published) != (task.version, task.published or kept.published):
-        kept = downloaded(server, kept, bundle.manifest, task)
+        kept = mirrored(kept, bundle.manifest, task, server.ca, tell) or downloaded(server, kept, bundle.manifest, task)
         if kept.version != task.version:
             what = f"the weights are at version {kept.version}, the task starts from {task.version}: its round is over"
             raise ServerError(what, code="stale")
         kept = replace(kept, published=task.published)
         store.save_weights(task.bundle, kept)
     return kept
+
+
+def mirrored(kept: KeptWeights, manifest: Manifest, task: Task, ca: Path | None, tell: Tell) -> KeptWeights | None:
+    """Fetch all weights of a task's version from a mirror; None where none has them, or gives them as it should."""
+    if not task.weights:
+        return None
+    with Mirrors(task.mirrors, ca=ca, tell=tell) as places:
+        data = places.whole(WEIGHTS, task.weights, task.weights, largest(manifest))
+    return None if data is None else merged(kept, Tensors(task.version, data), manifest)
 
 
 def downloaded(server: Server, kept: KeptWeights, manifest: Manifest, task: Task) -> KeptWeights:

@@ -264,8 +264,8 @@ def require_publisher(names: Iterable[str], publisher: str | None) -> None:
     code = [name for name in names if RUNTIMES[name].runs_code]
     if code and publisher is None:
         raise SpryError(
-            f"files for {code[0]} can do whatever their user can, so that it takes signed bundles alone: pin the key "
-            "of their publisher with --trust, or take another --runtime"
+            f"files for {code[0]} can run any code, so it takes only signed bundles: pin the key of their publisher "
+            "with --trust, or take another --runtime"
         )
 
 

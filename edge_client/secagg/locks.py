@@ -42,7 +42,9 @@ def point_of(identity: bytes) -> bytes:
     try:
         return ((1 + y) * pow(1 - y, -1, _FIELD) % _FIELD).to_bytes(KEY, "little")
     except ValueError:
-        raise TrainingError("a device's own key is none: nothing is sent, the server or a device is lying") from None
+        raise TrainingError(
+            "a device's own key is invalid: this device sends nothing, as the server or a device is lying"
+        ) from None
 
 
 @dataclass(frozen=True)

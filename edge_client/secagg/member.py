@@ -199,20 +199,20 @@ class Member:
     def _once(self, name: str, told: bytes) -> None:
         known, text = getattr(self.kept, name), _text(told)
         if known and known != text:
-            raise _lying(f"it told another {name} of the same round before")
+            raise _lying(f"the server sent another {name} of the same round before")
         if not known:
             self.kept = replace(self.kept, **{name: text})
             self._keep(self.kept)
 
     def _check_roster(self, roster: Roster) -> None:
         if roster.least != self.about.least:
-            raise _lying(f"it would open sums of {roster.least} devices, where its task said {self.about.least}")
+            raise _lying(f"it would open sums of {roster.least} devices, where its task named {self.about.least}")
         seen = [public(self._mask), *(peer.mask for peer in roster.peers)]
         identities = [self._own, *(peer.identity for peer in roster.peers)]
         places = [self.about.place, *(peer.place for peer in roster.peers)]
         for each in (seen, identities, places, roster.witnesses):
             if len(set(each)) != len(each):
-                raise _lying("a key or place stands for two devices")
+                raise _lying("a key or slot belongs to two devices")
         if self.about.terms and roster.cap != 1:
             raise _lying(f"it would let a device weigh {roster.cap} times as much as another, in a private sum")
         if not roster.cap or roster.count < len(places) or len(roster.witnesses) != witnesses_of(roster.count):
@@ -222,7 +222,7 @@ class Member:
     def _check_sharers(self, there: frozenset[int]) -> None:
         roster = self.roster
         if self.about.place not in there or len(there) > roster.count:
-            raise _lying("whose shares are there does not fit the roster")
+            raise _lying("the devices with shares are not those of the roster")
         self._check_enough(there, roster, "shared")
 
     def _heard(self, told: bytes) -> Survivors:
@@ -230,7 +230,7 @@ class Member:
         survivors = Survivors.decoded(told)
         inside, there = places_in(survivors.places), places_in(self._sharers)
         if self.about.place not in inside or inside - there:
-            raise _lying("who is in the sum does not fit whose shares are there")
+            raise _lying("the devices in the sum are not those with shares")
         if survivors.tags or not self.kept.survivors:
             self._check_tags(survivors, [peer for peer in self.roster.peers if peer.place in inside])
         self._check_enough(inside, self.roster, "are in the sum")
@@ -239,16 +239,16 @@ class Member:
 
     def _check_tags(self, survivors: Survivors, peers: Sequence[Peer]) -> None:
         if len(survivors.tags) != len(peers):
-            raise _lying("what other devices said is missing")
+            raise _lying("messages of other devices are missing")
         for peer, tag in zip(peers, survivors.tags, strict=True):
             if self._lock_with(peer).tag(self._sharers, own=False) != tag:
-                raise _lying(f"place {peer.place} was told of other keys or shares")
+                raise _lying(f"place {peer.place} got other keys or shares")
 
     def _check_enough(self, places: frozenset[int] | set[int], roster: Roster, what: str) -> None:
         """Refuse a team that is too small; its members hold the same units, and all of them the head."""
         team = 1 + sum(peer.is_mate and peer.place in places for peer in roster.peers)
         if team < roster.least:
-            raise _lying(f"{team} of this device's team {what}; a sum is of {roster.least} at least")
+            raise _lying(f"{team} of this device's team {what}; a sum needs at least {roster.least}")
 
     def _check_vows(self, survivors: Survivors) -> None:
         witnesses = self.roster.witnesses
@@ -310,7 +310,7 @@ def joined_size(sizes: Mapping[int, int]) -> int:
 
 
 def _lying(why: str) -> TrainingError:
-    return TrainingError(f"nothing more is sent for this sum: {why}; ask who runs the server")
+    return TrainingError(f"nothing more is sent for this sum: {why}; ask the server's operator")
 
 
 def _text(data: bytes) -> str:

@@ -108,7 +108,7 @@ def _read_peer(reader: Reader, *, is_mate: bool) -> Peer:
 def _known_witness(reader: Reader, peers: Sequence[Peer], own: bytes) -> bytes:
     number = reader.take(1)[0]
     if number != _OWN and number >= len(peers):
-        raise BadAnswer("a sum's witness is nobody; server and device need the same version of spry")
+        raise BadAnswer("a sum names a witness that does not exist; server and device need the same version of spry")
     return own if number == _OWN else peers[number].identity
 
 

@@ -99,5 +99,5 @@ class Share:
         if not known or self.deviation * self.scale(count) < FINEST:
             raise TrainingError(
                 f"the task's noise, {self.noise:g} clips of {self.clip:g}, is too little in a sum of {count} devices: "
-                "nothing is sent; ask who runs the server"
+                "nothing is sent; ask the server's operator"
             )

@@ -40,7 +40,9 @@ def agreed(secret: bytes, other: bytes) -> bytes:
     try:
         return X25519PrivateKey.from_private_bytes(secret).exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
-        raise TrainingError("a key of the round is none: nothing is sent, the server or a device is lying") from None
+        raise TrainingError(
+            "a key of the round is invalid: this device sends nothing, as the server or a device is lying"
+        ) from None
 
 
 def mask_seed(secret: bytes, other: bytes, context: bytes) -> bytes:

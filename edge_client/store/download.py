@@ -76,32 +76,15 @@ def fetch_manifest(server: Server, bundle: str, folder: Path, mirrors: Mirrors) 
         with server.file(bundle, FILE_NAME) as response:
             return body_of(response, manifests.LARGEST)
 
-    data = _mirrored_manifest(mirrors, bundle)
+    data = mirrors.whole(bundle, FILE_NAME, bundle, manifests.LARGEST)
     if data is None:
         data = server.repeat(once)
-        _check_manifest(data, bundle, server.url)
+        if hashlib.sha256(data).hexdigest() != bundle:
+            what = f"{server.url} gives another manifest than that of the bundle {bundle[:12]}…"
+            raise BadAnswer(f"{what}; {_TELL}", status=200)
     manifest = manifests.parse(data, f"{server.url}: {FILE_NAME}")
     write(path, data)
     return manifest
-
-
-def _mirrored_manifest(mirrors: Mirrors, bundle: str) -> bytes | None:
-    for address in mirrors:
-        try:
-            with mirrors.file(address, bundle, FILE_NAME) as response:
-                data = body_of(response, manifests.LARGEST, quick_pieces)
-            _check_manifest(data, bundle, address)
-        except FAILURES as error:  # noqa: PERF203 -- each mirror may fail
-            mirrors.leave_out(address, error)
-        else:
-            return data
-    return None
-
-
-def _check_manifest(data: bytes, bundle: str, where: str) -> None:
-    if hashlib.sha256(data).hexdigest() != bundle:
-        what = f"{where} gives another manifest than that of the bundle {bundle[:12]}…"
-        raise BadAnswer(f"{what}; {_TELL}", status=200)
 
 
 def _check_publisher(server: Server, bundle: str, folder: Path, publisher: str) -> None:

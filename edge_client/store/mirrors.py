@@ -1,12 +1,14 @@
-"""Static places that hold a server's bundles, so that a large fleet does not fetch all of them from the server.
+"""Static places that hold a server's bundles and weights, so that a large fleet does not fetch all from the server.
 
-A mirror is an address below which each bundle stands as a folder of its sha256: `https://cdn.example.org/SHA256/…`. It
-is trusted with nothing: a device sends it no secret, takes from it only what has the hash and the size that the
-bundle's manifest says, and goes to the next mirror, in the end to the server, whatever else a mirror does.
+A mirror is an address below which each bundle stands as a folder of its sha256: `https://cdn.example.org/SHA256/…`, and
+the weights of a version as `weights/SHA256`. It is trusted with nothing: a device sends it no secret, takes from it
+only what has the hash that the server told, and the size that the bundle's manifest says, and goes to the next mirror,
+in the end to the server, whatever else a mirror does.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -23,7 +25,7 @@ from edge_client import __version__
 from edge_client.errors import ServerError, SpryError
 from edge_client.events import Event, Tell, silent
 from edge_client.wire.addresses import checked_mirror, trusted
-from edge_client.wire.answers import pieces
+from edge_client.wire.answers import body_of, pieces
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,6 +34,8 @@ SLOWEST = 16_384
 """Bytes a second that a mirror gives at least, in the mean since it was asked."""
 PATIENCE = 10.0
 """Seconds for connecting, between two pieces of an answer, and until it may be called slow."""
+WEIGHTS = "weights"
+"""The folder of versions' weights."""
 FAILURES = (httpx.HTTPError, ServerError)
 """The errors for which a mirror is left out."""
 
@@ -68,7 +72,7 @@ class Mirrors:
                 return
 
     def leave_out(self, address: str, why: object) -> None:
-        """Ask this one for nothing more of the bundle."""
+        """Ask this one for nothing more of the download."""
         self._left.remove(address)
         self._warn(f"the mirror {address} is left out: {str(why) or type(why).__name__}")
 
@@ -82,11 +86,25 @@ class Mirrors:
     def _warn(self, message: str) -> None:
         self._tell(Event("warning", message))
 
+    def whole(self, folder: str, path: str, sha256: str, most: int) -> bytes | None:
+        """Fetch a small file whose hash is known, of so many bytes at most; None where no mirror gives it."""
+        for address in self:
+            try:
+                with self.file(address, folder, path) as response:
+                    data = body_of(response, most, quick_pieces)
+            except FAILURES as error:
+                self.leave_out(address, error)
+                continue
+            if hashlib.sha256(data).hexdigest() == sha256:
+                return data
+            self.leave_out(address, f"it gives a damaged {path}")
+        return None
+
     @contextmanager
-    def file(self, address: str, bundle: str, path: str, start: int = 0) -> Generator[httpx.Response]:
-        """Yield a bundle's file from some byte on, to be read in pieces; 206 if it does start there."""
+    def file(self, address: str, folder: str, path: str, start: int = 0) -> Generator[httpx.Response]:
+        """Yield a file of a bundle's folder from some byte on, to be read in pieces; 206 if it does start there."""
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self._client(address).stream("GET", f"{address}/{bundle}/{quote(path)}", headers=headers) as response:
+        with self._client(address).stream("GET", f"{address}/{folder}/{quote(path)}", headers=headers) as response:
             if response.status_code not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
                 what = f"{response.url} answers {response.status_code} {response.reason_phrase}"
                 raise ServerError(what, status=response.status_code)

@@ -61,7 +61,7 @@ class TrainingSession:
         if not (known and task.cut < segments and set(summed) <= set(task.units)):
             raise TrainingError(
                 f"the task is of units {task.units[:8]} from segment {task.cut}, where the bundle has {units} units in "
-                f"{segments} segments; ask who runs the server"
+                f"{segments} segments; ask the server's operator"
             )
 
     def check(self) -> Check:

@@ -260,6 +260,8 @@ class Task:
         default_factory=list[str]
     )
     """Static places that have the bundle too (`edge_client.store.mirrors`)."""
+    weights: Annotated[str, Len(0, 64)] = ""
+    """The sha256 of the weights to start from, where the mirrors have them too; empty where the server alone has."""
     published: Moment = 0.0
     """The time at which the version to start from was published, which tells it from one of the same number that a
     server restored from a backup has lost. 0: not told, as of version 0, in mode iteration and by servers of an earlier

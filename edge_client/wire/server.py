@@ -261,7 +261,7 @@ class Server:
 def _identity(enrolled: Enrolled) -> Enrolled:
     """Refuse an identity with other characters: it is sent with each request, and kept for ever."""
     if not (_DEVICE.fullmatch(enrolled.device) and _SECRET.fullmatch(enrolled.secret)):
-        raise BadAnswer(f"the server gives this device a name or a secret that is none; {_OTHER}", status=200)
+        raise BadAnswer(f"the server gives this device an invalid name or secret; {_OTHER}", status=200)
     return enrolled
 
 

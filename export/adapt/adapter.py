@@ -84,7 +84,7 @@ def check_adapter(options: AdapterOptions) -> None:
     known("adapter", [options.method], ADAPTERS)
     positive("rank", [options.rank])
     if options.from_mean and options.method != "lora":
-        raise ExportError(f"--from-mean teaches LoRA's layers, got --peft {options.method}: leave one of them out")
+        raise ExportError(f"--from-mean trains LoRA's layers, got --peft {options.method}: leave one of them out")
     if options.last_blocks is not None and options.last_blocks < 0:
         raise ExportError(f"--last-blocks takes 0 (all) or more, got {options.last_blocks}")
     if not math.isfinite(options.alpha):

@@ -79,7 +79,7 @@ def adapt(
         common["fan_in_fan_out"] = True
     examples = read_batches(loaded, Path(options.examples)) if options.examples else []
     config = method.config(options, targets, common)
-    pooled = from_mean(loaded, config, seed, tell) if options.from_mean else None
+    pooled = from_mean(loaded, config, _in_last_half(loaded), seed, tell) if options.from_mean else None
     square = _prepared(loaded, pooled, heads, examples, seed)
     layers = [name for name in _linears(model, heads) if any(_matches(name, target) for target in targets.names)]
     directions = output_directions(loaded, layers, options.rank, examples, seed) if method.at_bottlenecks else {}
@@ -160,6 +160,11 @@ def _within(loaded: Loaded, last_blocks: int) -> Callable[[str], bool]:
     if last_blocks > blocks:
         raise ExportError(f"--last-blocks {last_blocks} is more than the model's {blocks} blocks")
     return lambda name: _block(name) >= blocks - last_blocks
+
+
+def _in_last_half(loaded: Loaded) -> Callable[[str], bool]:
+    """Return a check that a parameter belongs to the last half of the blocks, or to any where they share weights."""
+    return _within(loaded, (loaded.layers + 1) // 2 if _blocks(loaded) == loaded.layers else 0)
 
 
 def _blocks(loaded: Loaded) -> int:

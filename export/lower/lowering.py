@@ -119,7 +119,7 @@ def _lower_pending(
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise ExportError(
-                f"one of {workers} lowering processes was killed, most likely for want of memory; pass --workers 1"
+                f"one of {workers} lowering processes was killed, most likely for lack of memory; pass --workers 1"
             ) from error
         except BaseException:
             _end(set(multiprocessing.active_children()) - others, {key.parent for _, key in _JOBS})

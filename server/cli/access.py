@@ -10,19 +10,19 @@ from edge_client.commands.options.groups import command_group, grouped
 from server.cli.common import JsonOption, ServerOptions, ago, show_json, show_table
 from server.cli.connection import part
 
-app = command_group("People who may use the server, each by a token of their own.")
+app = command_group("Manage the people who may use the server, each with a token of their own.")
 
 
 @app.command()
 @grouped
 def create(
-    name: Annotated[str, typer.Argument(help="Whom: what the audit log calls them.")],
+    name: Annotated[str, typer.Argument(help="The person's name, which the audit log records.")],
     role: Annotated[str, typer.Option(help="viewer (reads), operator (also runs jobs) or administrator.")] = "viewer",
     *,
     server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Let somebody use the server; their token is shown once.
+    """Give a person access to the server; their token is shown once.
 
     Example: spry access create alice --role operator
     """
@@ -56,8 +56,8 @@ def list_(server: ServerOptions, as_json: JsonOption = False) -> None:
 
 @app.command()
 @grouped
-def revoke(name: Annotated[str, typer.Argument(help="Whose token.")], server: ServerOptions) -> None:
-    """Let somebody use the server no more.
+def revoke(name: Annotated[str, typer.Argument(help="The person's name.")], server: ServerOptions) -> None:
+    """End a person's access to the server.
 
     Example: spry access revoke alice
     """

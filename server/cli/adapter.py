@@ -28,7 +28,7 @@ _LOADED = {
     MERGED: "load it with AutoModel…from_pretrained({out!r})",
 }
 
-app = command_group("Adapters: what a job has learned.")
+app = command_group("Download or share a job's adapter.")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FormOptions(OptionGroup):
         str | None,
         typer.Option(help=f"The base model, as it was given to `spry export`; for {' and '.join(WITH_BASE)}."),
     ] = None
-    version: Annotated[int | None, typer.Option(help="An earlier version; the newest when left out.")] = None
+    version: Annotated[int | None, typer.Option(help="The version; by default the newest.")] = None
 
     def check(self) -> None:
         """Refuse what does not go together, before anything is asked of a server."""
@@ -65,7 +65,7 @@ def download(
     server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Write what was learned: for PEFT, for llama.cpp and Ollama (gguf), or the whole model with it (merged).
+    """Download the adapter for PEFT, for llama.cpp and Ollama (gguf), or merged into the whole model (merged).
 
     merged-gguf is the whole model as one file for llama.cpp and Ollama.
 
@@ -90,11 +90,11 @@ def push(
     job: NameArgument,
     to: Annotated[str, typer.Option(help="The repository on the hub, as in my-name/news-adapter.")],
     wanted: FormOptions,
-    private: Annotated[bool, typer.Option("--private", help="Nobody else sees a repository that is made.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     *,
     server: ServerOptions,
 ) -> None:
-    """Download it, and upload it to a hub by the hub's own client.
+    """Download the adapter, and upload it to a hub with the hub's own client.
 
     Example: spry adapter push news --to my-name/news-adapter
     """

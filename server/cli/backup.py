@@ -18,11 +18,14 @@ def backup(
     out: Annotated[Path, typer.Option(help="The archive to write, a tar file.")],
     data: Annotated[Path | None, typer.Option(help="The data folder; $SPRY_DATA_DIR, or spry-data.")] = None,
     dump: Annotated[
-        str, typer.Option(help="With PostgreSQL: what writes the database to standard output; gets --snapshot=ID.")
+        str,
+        typer.Option(
+            help="With PostgreSQL: a command that writes the database to standard output; it gets --snapshot=ID."
+        ),
     ] = PG_DUMP,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a server's data to a file, also while the server runs: database, bundles, weights, administrator's token.
+    """Copy a server's data to a file, even while the server runs: database, bundles, weights, administrator's token.
 
     Example: spry backup --data spry-data --out backup.tar
     """
@@ -38,10 +41,10 @@ def backup(
 
 def restore(
     archive: Annotated[Path, typer.Argument(help="A file of `spry backup`.")],
-    data: Annotated[Path, typer.Option(help="The data folder to make; it must not exist.")],
+    data: Annotated[Path, typer.Option(help="The new data folder; it must not exist.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Make a data folder of a backup; every file is compared with its hash.
+    """Make a data folder from a backup; every file is compared with its hash.
 
     Example: spry restore backup.tar --data restored
     """

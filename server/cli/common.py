@@ -47,7 +47,9 @@ class ServerOptions(OptionGroup):
 
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", help="The server's data folder, which has its token.", rich_help_panel=ServerOptions.title),
+    typer.Option(
+        "--data", help="The server's data folder, which contains its token.", rich_help_panel=ServerOptions.title
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 NameArgument = Annotated[str, typer.Argument(help="The job's name or id.")]

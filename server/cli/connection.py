@@ -74,7 +74,7 @@ class Access(NamedTuple):
                 "or run this beside the server's data folder"
             )
         if not (token.isascii() and token.isprintable()):
-            raise AdminError("the administrator's token has characters that none has; copy it again")
+            raise AdminError("the administrator's token has characters that no token has; copy it again")
         return cls(url, token, ca)
 
 

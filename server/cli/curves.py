@@ -22,19 +22,19 @@ _LOOK = 1.0
 _MEASURED = "_global", "_personal"
 _EVALUATED = "evaluated"
 """The metric that counts the devices that reported."""
-ToOption = Annotated[str, typer.Option(help=f"Where to: {', '.join(SINKS)}, and the place behind a colon.")]
+ToOption = Annotated[str, typer.Option(help=f"The destination: {', '.join(SINKS)}, with the place after a colon.")]
 
 
 @grouped
 def export(
     job: NameArgument,
     to: ToOption,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue until the job ends.")] = False,
     *,
     server: ServerOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Send a job's metrics to TensorBoard or MLflow: those that are not there yet, so that it may be repeated.
+    """Send a job's metrics to TensorBoard or MLflow; metrics that are there already are not sent again.
 
     Devices' evaluations are sent when all of a round's have reported, or a minute after its end.
 

@@ -11,15 +11,15 @@ from edge_client.format import size
 from server.cli.common import JsonOption, ServerOptions, ago, show_json, show_table
 from server.cli.connection import part
 
-app = command_group("Devices: who enrolled, and with what.")
+app = command_group("List enrolled devices, or end their access.")
 
 
 @app.command(name="list")
 @grouped
 def list_(server: ServerOptions, as_json: JsonOption = False) -> None:
-    """Show devices, when they were seen, what they have and how they do.
+    """Show devices, their last contact, runtimes, memory and speed.
 
-    `memory` is what training may take; `taken` is the most that the process has taken so far.
+    `memory` is the memory that training may take; `taken` is the most that the process has used so far.
 
     Example: spry devices list
     """
@@ -41,7 +41,7 @@ def list_(server: ServerOptions, as_json: JsonOption = False) -> None:
 def revoke(
     device: Annotated[str, typer.Argument(help="The device's id, from `spry devices list`.")], server: ServerOptions
 ) -> None:
-    """Take nothing more from a device.
+    """End a device's access.
 
     Example: spry devices revoke d-0123456789ab
     """

@@ -47,7 +47,7 @@ from server.jobs.presets import PRESETS
 _REFUSALS = 5
 """The number of newest refusals that `spry job show` prints."""
 
-app = command_group("Jobs: a bundle to train, how, and when to stop.")
+app = command_group("Create, show and control jobs: a bundle to train, how, and when to stop.")
 app.command()(export)
 
 
@@ -57,7 +57,9 @@ class EndOptions(OptionGroup):
 
     title = RoundOptions.title
 
-    deadline: Annotated[float | None, typer.Option(help="Seconds that a round takes at most; 600.")] = None
+    deadline: Annotated[float | None, typer.Option(help="The longest time of a round, in seconds; by default 600.")] = (
+        None
+    )
     target: Annotated[float | None, typer.Option(help="Stop at this accuracy.")] = None
     patience: Annotated[int | None, typer.Option(help="Stop after so many evaluations without a better one.")] = None
 
@@ -73,13 +75,13 @@ def create(
     settings: SettingsOptions,
     held_out: Annotated[Path | None, typer.Option(help="Examples (JSONL) to evaluate on, kept at the server.")] = None,
     preset: PresetOption = None,
-    bundle_name: Annotated[str | None, typer.Option(help="What people call the bundle, on the dashboard.")] = None,
+    bundle_name: Annotated[str | None, typer.Option(help="The bundle's name on the dashboard.")] = None,
     *,
     server: ServerOptions,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Upload a bundle, where the server lacks it, and start a job on it.
+    """Upload a bundle, if the server lacks it, and start a job on it.
 
     Example: spry job create news --bundle bundle/ --rounds 50 --per-round 8 --held-out test.jsonl
     """
@@ -162,7 +164,7 @@ def list_(server: ServerOptions, as_json: JsonOption = False) -> None:
 @grouped
 def show(
     job: NameArgument,
-    follow: Annotated[bool, typer.Option("--follow", help="A line at every change until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Print a line at every change until the job ends.")] = False,
     *,
     server: ServerOptions,
     as_json: JsonOption = False,
@@ -222,7 +224,7 @@ def _follow(administrator: Administrator, job: str, *, as_json: bool) -> None:
 @app.command()
 @grouped
 def pause(job: NameArgument, server: ServerOptions) -> None:
-    """Hand out no more tasks; what is under way may finish.
+    """Give out no more tasks; devices may finish those that they have.
 
     Example: spry job pause news
     """
@@ -232,7 +234,7 @@ def pause(job: NameArgument, server: ServerOptions) -> None:
 @app.command()
 @grouped
 def resume(job: NameArgument, server: ServerOptions) -> None:
-    """Go on with a job that was paused, or set aside because it could not go on.
+    """Continue a job that was paused, or set aside because of an error.
 
     Example: spry job resume news
     """

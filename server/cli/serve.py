@@ -25,10 +25,15 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM): serve https.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
     plain_http: Annotated[
-        bool, typer.Option("--plain-http", help="Listen beyond this machine without TLS: a trusted network or a proxy.")
+        bool,
+        typer.Option(
+            "--plain-http", help="Listen beyond this machine without TLS, on a trusted network or behind a proxy."
+        ),
     ] = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that answer requests.")] = 1,
-    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log a JSON object a line, to stdout.")] = False,
+    json_logs: Annotated[
+        bool, typer.Option("--json-logs", help="Log one JSON object on each line, to stdout.")
+    ] = False,
 ) -> None:
     """Run the server.
 

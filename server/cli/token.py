@@ -15,7 +15,7 @@ from server.cli.common import JsonOption, ServerOptions, show_json, show_table, 
 from server.cli.connection import AdminError, part
 from server.control.invitations import as_lines
 
-app = command_group("Enrolment tokens: what a device needs to join.")
+app = command_group("Manage enrolment tokens, with which devices join.")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -26,14 +26,14 @@ def create(
     label: Annotated[str, typer.Argument(help="A note for yourself.")] = "",
     uses: Annotated[int, typer.Option(help="Devices that may enrol with it.")] = 1,
     at_once: Annotated[
-        int | None, typer.Option(min=1, help="Of these, how many may have a task at the same time; all.")
+        int | None, typer.Option(min=1, help="How many of them may have a task at the same time; by default all.")
     ] = None,
-    expires: Annotated[str, typer.Option(help="How long it is good, as 30m, 12h or 7d.")] = "7d",
+    expires: Annotated[str, typer.Option(help="How long it is valid, such as 30m, 12h or 7d.")] = "7d",
     trust: Annotated[
-        str | None, typer.Option(help="Devices take bundles of this publisher alone: a public key or its file.")
+        str | None, typer.Option(help="Devices take only bundles of this publisher: a public key or its file.")
     ] = None,
     qr: Annotated[
-        bool, typer.Option("--qr", help="Draw it, with the address in --server, for the camera of a phone.")
+        bool, typer.Option("--qr", help="Draw it as a QR code, with the address in --server, for a phone's camera.")
     ] = False,
     *,
     server: ServerOptions,
@@ -88,7 +88,7 @@ def list_(server: ServerOptions, as_json: JsonOption = False) -> None:
 def revoke(
     token: Annotated[str, typer.Argument(help="The token's id, from `spry token list`.")], server: ServerOptions
 ) -> None:
-    """Let no further device enrol with a token.
+    """Revoke a token: no further device can enrol with it.
 
     Example: spry token revoke 1f3a9c02
     """

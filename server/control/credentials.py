@@ -108,7 +108,7 @@ def enrol(store: Store, enrolment: Enrolment, address: str) -> Enrolled:
 def _check_proof(key: str, text: bytes, proof: str) -> None:
     """Refuse a public key whose secret half is not shown to be there: it may be another device's."""
     if decoded(key, KEY_BYTES) is None:
-        raise Refusal(422, "invalid", "the device's public key is none: expected 43 characters of base64url")
+        raise Refusal(422, "invalid", "the device's public key is invalid: expected 43 characters of base64url")
     signature = decoded(proof, SIGNATURE_BYTES)
     if signature is None or not verify(key, text, signature):
         raise Refusal(

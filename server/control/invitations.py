@@ -19,7 +19,7 @@ _BORDER = 4
 def check_address(server: str, key: str) -> None:
     """Refuse what no device could enrol at, before a token is made."""
     if key and decoded(key, KEY_BYTES) is None:
-        raise Refusal(422, "invalid", "the publisher's key is none: expected the 43 characters of `spry keys show`")
+        raise Refusal(422, "invalid", "the publisher's key is invalid: expected the 43 characters of `spry keys show`")
     try:
         if server:
             checked_address(server)

@@ -39,8 +39,8 @@ def note_token(store: Store) -> None:
         people.note_administrator(connection, own)
     if before not in (None, own):
         log.warning(
-            "the last server that began on this database had another administrator's token, and each takes its own "
-            "alone: give all of them one SPRY_ADMIN_TOKEN, and start those again that have an older one"
+            "the server that started last on this database had another administrator's token, and each takes only its "
+            "own: give all of them one SPRY_ADMIN_TOKEN, and restart those that have an older one"
         )
 
 

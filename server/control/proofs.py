@@ -82,7 +82,7 @@ def _spend(store: Store, device: str, moment: int) -> None:
     raise Refusal(
         425,
         "replayed",
-        "this was signed no later than what the device sent before, so it may be a copy: sign it anew",
+        "this was signed no later than an earlier request of the device, so it may be a copy: sign it anew",
     )
 
 

@@ -29,9 +29,9 @@ def demo(
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds; 10, or 6 in mode iteration.")] = None,
     mode: Annotated[
         str,
-        typer.Option(help="What devices send: weights after a round (epoch), or numbers after every step (iteration)."),
+        typer.Option(help="Devices send weights after a round (epoch), or numbers after every step (iteration)."),
     ] = "epoch",
-    out: Annotated[Path, typer.Option(help="The folder for all that it makes.")] = Path("spry-demo"),
+    out: Annotated[Path, typer.Option(help="The folder for all files.")] = Path("spry-demo"),
     model: Annotated[str, typer.Option(help="The encoder to train, as `spry export` takes it.")] = MODEL,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The server's port; a free one.")] = 0,
     keep_serving: Annotated[

@@ -110,10 +110,9 @@ def offered(content: RecordDict, node: FlowerNode) -> RecordDict:
     """Say what a node has: its runtimes, memory and rows, and which bundle."""
     del content
     with Bundle.open(node.bundle) as bundle:
-        own, _ = _examples(node, bundle)
         said = CheckIn(
             runtimes=chosen(node.runtime),
-            examples=len(own),
+            examples=sum(map(len, _examples(node, bundle))),
             memory_bytes=node.conditions.memory(),
             low_memory=node.conditions.low_memory,
         )

@@ -25,7 +25,7 @@ def flower() -> None:
 
 @app.command()
 def new(
-    folder: Annotated[Path, typer.Argument(help="The app's folder, which is made; its name is the app's.")],
+    folder: Annotated[Path, typer.Argument(help="The app's new folder; its name is the app's.")],
 ) -> None:
     """Write a Flower app: a server, a node, and a pyproject.toml with their settings.
 

@@ -76,4 +76,4 @@ def text_of(config: Config, name: str, node: Config | None = None, default: str 
     try:
         return str(value).format_map(node)
     except (KeyError, IndexError, ValueError):
-        raise FlowerError(f"{name} is {value!r}: only names of the node's configuration may stand in braces") from None
+        raise FlowerError(f"{name} is {value!r}: only names of the node's configuration may be in braces") from None

@@ -77,7 +77,7 @@ class NodeFleet:
             free.remove(slot)
             task = task_of(
                 self._settings, self._manifest, number, slot, fit.training,
-                evaluate=self._is_evaluated(number), measure=self._is_asked(slot.number, version),
+                evaluate=self._settings.evaluates_in(number), measure=self._is_asked(slot.number, version),
             )  # fmt: skip
             tasks[node] = replace(
                 task, job=JOB, job_name=JOB, units=list(fit.units), cut=fit.cut, batch=fit.batch, runtime=fit.runtime,
@@ -107,10 +107,6 @@ class NodeFleet:
             return None
         limits = (self._limit(offer) for offer in offers.values())
         return self._settings.depth(self._manifest, [limit for limit in limits if limit is not None])
-
-    def _is_evaluated(self, number: int) -> bool:
-        every = self._settings.device_evaluation
-        return bool(every) and number % every == 0
 
     def _is_asked(self, slot: int, version: int) -> bool:
         """Tell whether the node of a slot measures its features, which the head's step goes by."""

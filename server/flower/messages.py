@@ -115,7 +115,7 @@ def _heard(adapter: TypeAdapter[T], content: RecordDict, what: str) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise FlowerError(f"what was told is not valid: {what}: {where} {first['msg']}") from None
+        raise FlowerError(f"the message is not valid: {what}: {where} {first['msg']}") from None
 
 
 def _moments(manifest: Manifest) -> list[Parameter]:

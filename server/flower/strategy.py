@@ -25,23 +25,25 @@ from edge_client.bundle.folder import Bundle, sha256
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.runtimes.runtime import chosen
 from edge_client.store import files
+from edge_client.tasks.registry import task_named
 from edge_client.training.epoch import evaluate
 from edge_client.training.features import without_moments
 from edge_client.training.session import TrainingSession
-from edge_client.wire.protocol import Report, Task
-from server.errors import FlowerError
+from edge_client.wire.protocol import Task
+from server.errors import FlowerError, Refusal
 from server.flower.config import Config, hosted, settings_for, text_of
 from server.flower.fleet import JOB, NodeFleet, NodeOffer
 from server.flower.messages import NodeUpdate, arrays_of, offer_in, record_of, task_content, update_in
 from server.formats.learned import Learned, Version
 from server.formats.peft import peft_files
 from server.jobs.settings import JobSettings
-from server.strategy.mean import mean_claim
+from server.strategy.counts import held_to
+from server.strategy.evaluations import as_reported, unlearned_in
 from server.strategy.outliers import norms, usual
 from server.strategy.registry import strategy_of
 from server.strategy.state import ServerState
 from server.strategy.strategy import RoundContext
-from server.strategy.updates import Contribution, Outcome
+from server.strategy.updates import Contribution
 
 logger = logging.getLogger("flwr")
 T = TypeVar("T")
@@ -131,7 +133,7 @@ class SpryStrategy(FlowerStrategy):
         self._tasks = self._fleet.assigned(server_round, self._model.version, nodes, offers)
         for node in nodes:
             if node not in self._tasks:
-                logger.warning("node %d is left out: no place that is left fits its memory", node)
+                logger.warning("node %d is left out: no free slot fits its memory", node)
         return [
             Message(
                 content=task_content(task, arrays), dst_node_id=node, message_type=MessageType.TRAIN,
@@ -157,8 +159,11 @@ class SpryStrategy(FlowerStrategy):
         if not outcome.is_finite:
             logger.warning("round %d failed: its weights are not all numbers; lower the learning rate", server_round)
             return None, None
+        unlearned = unlearned_in(self._manifest, [self._model.version] * len(outcome.reports))
         self._model = outcome.model
-        return self.arrays, MetricRecord(_figures(outcome, self.settings))
+        kind = task_named(self._manifest.model.task)
+        reported = as_reported(outcome.reports, self.settings, kind, unlearned)
+        return self.arrays, MetricRecord({"clients": len(outcome.reports), **reported})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -215,10 +220,16 @@ class SpryStrategy(FlowerStrategy):
             node = reply.metadata.src_node_id
             if (task := self._tasks.get(node)) is None:
                 continue
-            update = _read(reply, partial(update_in, manifest=self._manifest, task=task))
+            update = _read(reply, partial(self._taken, node, task))
             if update is not None:
                 found[int(task.id.rpartition("-")[2])] = self._contribution(node, task, update)
         return [found[place] for place in sorted(found)]
+
+    def _taken(self, node: int, task: Task, content: RecordDict) -> NodeUpdate:
+        """Decode an update, its counts held to what the node has and its task could process, as on the server."""
+        update = update_in(content, self._manifest, task)
+        declared = self._offers[node].check_in.examples or None
+        return replace(update, report=held_to(update.report, declared, task.training, self._manifest))
 
     def _contribution(self, node: int, task: Task, update: NodeUpdate) -> Contribution:
         lengths = norms(
@@ -237,19 +248,6 @@ def _read(reply: Message, decode: Callable[[RecordDict], T]) -> T | None:
         return None
     try:
         return decode(reply.content)
-    except FlowerError as error:
+    except (FlowerError, Refusal) as error:
         logger.warning("node %d is left out: %s", node, error)
         return None
-
-
-def _figures(outcome: Outcome, settings: JobSettings) -> dict[str, int | float]:
-    """Combine the nodes' reports; their losses by the job's rule, as on the server."""
-    reports: Sequence[Report] = outcome.reports
-    counts = [report.examples for report in reports]
-    losses = [report.loss for report in reports]
-    loss = mean_claim(losses, counts, settings.weight_bound, robust=settings.is_robust)
-    figures: dict[str, int | float] = {"clients": len(reports), "num-examples": sum(counts), "loss": loss}
-    if held_back := sum(report.held_back for report in reports):
-        figures["accuracy"] = sum(report.right_global for report in reports) / held_back
-        figures["accuracy-personal"] = sum(report.right_personal for report in reports) / held_back
-    return figures

@@ -62,7 +62,7 @@ def require_factors(manifest: Manifest) -> None:
         raise Refusal(
             409,
             "invalid",
-            f"an adapter of --peft {method} {_why(other[0])}, and a GGUF adapter is products of thin factors alone: "
+            f"an adapter of --peft {method} {_why(other[0])}, and a GGUF adapter holds only products of thin factors: "
             "take the format peft, or merged",
         )
 

@@ -89,7 +89,7 @@ def _add_special(writer: GGUFWriter, template: Template, tokenizer: Tokenizer) -
     known = {name: tokenizer.token_to_id(template.tokens[name]) for name in _SPECIAL if name in template.tokens}
     around = tokenizer.encode("").ids
     if around not in ([], [known.get("bos_token")]):
-        raise NotWhole("its tokenizer puts other tokens around a text than the one that begins it")
+        raise NotWhole("its tokenizer adds more tokens to a text than the one that begins it")
     for name, add in (
         ("bos_token", writer.add_bos_token_id),
         ("eos_token", writer.add_eos_token_id),

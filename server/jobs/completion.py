@@ -81,16 +81,16 @@ def _check_bottlenecks(training: Training, manifest: Manifest) -> None:
     """Refuse mode iteration where a factor's input is known to its device alone: nobody else can repeat the step."""
     if not manifest.bottlenecks or not kind_of(training).along:
         return
-    where = f"this bundle's adapter ({manifest.adapter.method}) is moved at bottlenecks"
+    where = f"this bundle's adapter ({manifest.adapter.method}) has directions at bottlenecks"
     if training.mode == "iteration":
         raise Refusal(
             422,
             "invalid",
-            f"{where}, and only a device knows what that is in weights: take training.mode=epoch, or "
+            f"{where}, and only a device knows what they are in weights: take training.mode=epoch, or "
             "training.estimator=central, or a bundle of --peft lora",
         )
     if not training.per_example:
-        raise Refusal(422, "invalid", f"{where}, by directions of each example's own: take training.per_example=true")
+        raise Refusal(422, "invalid", f"{where}, of each example's own: take training.per_example=true")
 
 
 def check_names(settings: JobSettings) -> None:

@@ -31,7 +31,7 @@ def _of_schedules(job: JobSettings) -> Iterator[Conflict]:
         yield f"minimum is {job.minimum}, more than {wanted} {job.complete}: lower it"
     if not job.is_buffered:
         if job.buffer is not None:
-            yield "buffer is of schedule buffered: set schedule=buffered, or leave it out"
+            yield "buffer is for schedule buffered: set schedule=buffered, or leave it out"
         return
     if job.complete > job.per_round:
         yield (
@@ -97,22 +97,23 @@ def _of_privacy(job: JobSettings) -> Iterator[Conflict]:
         )
     if job.is_robust:
         yield (
-            "a privacy budget counts on a sum that each client moves by its clip alone: it needs aggregation mean, got "
-            f"{job.aggregation}"
+            "a privacy budget needs a sum in which each client counts for its clip at most: it needs "
+            f"aggregation mean, got {job.aggregation}"
         )
     if job.secure_aggregation and job.privacy_quantile is not None:
         yield (
-            "a clip that follows is found from how long each update is, and secure_aggregation shows the server none: "
+            "an adaptive clip needs the length of each update, and with secure_aggregation the server sees none: "
             "leave out privacy_quantile"
         )
     if job.is_buffered:
         yield (
-            "a privacy budget clips each update about the weights of its own round, and schedule buffered takes those "
-            "of several: leave one of them out"
+            "a privacy budget clips each update around the weights of its own round, and schedule buffered takes "
+            "updates of several: leave one of them out"
         )
     if job.device_evaluation:
         yield (
-            "what devices measure is paid by no privacy budget: leave out device_evaluation, and give held_out examples"
+            "a privacy budget does not cover measurements on devices: leave out device_evaluation, and "
+            "give held_out examples"
         )
 
 
@@ -124,7 +125,7 @@ def _of_strategies(job: JobSettings) -> Iterator[Conflict]:
         yield f"in mode iteration devices repeat the server's step: strategy {job.strategy} needs mode epoch"
     if job.secure_aggregation or job.is_private:
         yield (
-            f"strategy {job.strategy} is given single updates: it goes with neither secure_aggregation nor a privacy "
+            f"strategy {job.strategy} needs single updates: it works with neither secure_aggregation nor a privacy "
             "budget"
         )
     if job.is_robust:

@@ -25,11 +25,11 @@ def _not_secret(job: Job, check_in: CheckIn) -> str | None:
     """Say why its update cannot be sent as a job, or the device, requires; None if it can."""
     is_secret = job.settings.secure_aggregation
     if is_secret and not check_in.sums:
-        return f"{job.name} adds updates in secret, for which this device needs a key of its own and a newer spry"
+        return f"{job.name} uses secure aggregation, for which this device needs a key of its own and a newer spry"
     if is_secret and job.settings.is_private and not check_in.adds_noise:
         return f"{job.name} wants devices to add noise to their updates, for which this one needs a newer spry"
     if check_in.only_sums and not is_secret:
-        return f"{job.name} shows updates to its server, and this device takes part in sums alone"
+        return f"{job.name} shows updates to its server, and this device takes part only in sums"
     return None
 
 

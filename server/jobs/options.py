@@ -17,7 +17,8 @@ from server.errors import SettingsError
 from server.jobs.presets import PRESETS
 
 PresetOption = Annotated[
-    str | None, typer.Option(help=f"Where settings start from: {', '.join(PRESETS)}. Left out: what fits the adapter.")
+    str | None,
+    typer.Option(help=f"The settings to start from: {', '.join(PRESETS)}. By default the one that fits the adapter."),
 ]
 
 
@@ -27,23 +28,25 @@ class RoundOptions(OptionGroup):
 
     title = "Rounds"
 
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run; 100.")] = None
-    per_round: Annotated[int | None, typer.Option(min=1, help="Clients whose updates complete a round; 10.")] = None
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run; by default 100.")] = None
+    per_round: Annotated[
+        int | None, typer.Option(min=1, help="Clients whose updates complete a round; by default 10.")
+    ] = None
     assignment: Annotated[
         str | None,
-        typer.Option(help="Units of a client: cyclic splits them over clients, memory by what fits, all does not."),
+        typer.Option(help="Split of the units: cyclic, over clients; memory, by what fits each client; all, no split."),
     ] = None
     units_per_client: Annotated[
         int | None,
-        typer.Option(min=0, help="Units of a client at least, 0: all. With more, more clients share each."),
+        typer.Option(min=0, help="The fewest units of a client, 0: all. With more, more clients share each unit."),
     ] = None
     aggregation: Annotated[
         str | None,
         typer.Option(
-            help=f"How updates are combined: {', '.join(AGGREGATION_RULES)}. Take agreeing where some devices may lie."
+            help=f"How updates are combined: {', '.join(AGGREGATION_RULES)}. Use agreeing if some devices may lie."
         ),
     ] = None
-    server_learning_rate: Annotated[float | None, typer.Option(help="The server's rate of the units.")] = None
+    server_learning_rate: Annotated[float | None, typer.Option(help="The server's learning rate for the units.")] = None
     evaluate_every: Annotated[int | None, typer.Option(min=1, help="Rounds between evaluations.")] = None
 
     def asked(self) -> dict[str, Any]:
@@ -58,21 +61,24 @@ class TrainingOptions(OptionGroup):
 
     title = "Training"
 
-    mode: Annotated[str | None, typer.Option(help="What clients send: weights (epoch) or scalars (iteration).")] = None
+    mode: Annotated[str | None, typer.Option(help="Clients send weights (epoch) or scalars (iteration).")] = None
     batch: Annotated[int | None, typer.Option(min=1, help="Examples of a step.")] = None
     length: Annotated[int | None, typer.Option(min=2, help="Tokens of an example, at most.")] = None
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over a client's examples in a round.")] = None
     iterations: Annotated[int | None, typer.Option(min=0, help="Steps in a round instead of whole passes.")] = None
     estimator: Annotated[str | None, typer.Option(help=f"Clients' gradients: {', '.join(ESTIMATORS)}.")] = None
     exact_blocks: Annotated[
-        int | None, typer.Option(min=0, help="Last blocks of the model with true gradients (estimator mixed); 1.")
+        int | None,
+        typer.Option(min=0, help="The number of last blocks with exact gradients (estimator mixed); by default 1."),
     ] = None
     directions: Annotated[
         int | None, typer.Option(min=0, help="K: directions of a step; 0: as many as a client's units have numbers.")
     ] = None
-    kind: Annotated[str | None, typer.Option(help="How directions are drawn: normal, rademacher or orthogonal.")] = None
-    learning_rate: Annotated[float | None, typer.Option(help="Clients' rate of the units.")] = None
-    head_learning_rate: Annotated[float | None, typer.Option(help="Clients' rate of the head.")] = None
+    kind: Annotated[
+        str | None, typer.Option(help="The distribution of directions: normal, rademacher or orthogonal.")
+    ] = None
+    learning_rate: Annotated[float | None, typer.Option(help="The clients' learning rate for the units.")] = None
+    head_learning_rate: Annotated[float | None, typer.Option(help="The clients' learning rate for the head.")] = None
 
     def asked(self) -> dict[str, Any]:
         """Return the given options by the names of a job's settings."""
@@ -90,7 +96,7 @@ class SettingsOptions(OptionGroup):
     ] = ""
     assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="<key=value>", help="Any setting, as training.epochs=2; may be repeated."),
+        typer.Option("--set", metavar="<key=value>", help="Any setting, such as training.epochs=2; may be repeated."),
     ] = None
 
     def under(self, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,44 +28,47 @@ class JobSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    training: Training = Field(default=Training(), description="What clients do.")
+    training: Training = Field(default=Training(), description="How clients train.")
     optimizers: ServerOptimizers = Field(default=ServerOptimizers(), description="How the server moves weights.")
     passes: Annotated[float, Ge(1), Le(1000)] | None = Field(
         default=None,
-        description="Estimators auto and forward: forward passes of a step at most, in the mean of devices; no limit.",
+        description="Estimators auto and forward: the most forward passes of a step, in the mean; by default no limit.",
     )
     assignment: Split = Field(default="cyclic", description="How units are split among the clients of a round.")
     units_per_client: Annotated[int, Ge(0)] = Field(
-        default=1, description="Units of a client at least, 0 for all: with more, more clients share each unit."
+        default=1, description="The fewest units of a client, 0 for all; with more, more clients share each unit."
     )
     per_round: Annotated[int, Ge(1), Le(100_000)] = Field(
-        default=10, description="Clients, each a device of its own, whose updates complete a round."
+        default=10, description="Clients, each a different device, whose updates complete a round."
     )
     over_selection: Annotated[float, Ge(1), Le(10)] = Field(
         default=1.2, description="Clients invited for each update wanted."
     )
     schedule: Literal["synchronous", "buffered"] = Field(
         default="synchronous",
-        description="Whether a round waits for its own clients, or takes what comes, late updates too.",
+        description="A round waits for its own clients (synchronous), or takes all updates that arrive (buffered).",
     )
     buffer: Annotated[int, Ge(1), Le(100_000)] | None = Field(
-        default=None, description="Schedule buffered: updates that complete a round; a quarter of per_round."
+        default=None, description="Schedule buffered: updates that complete a round; by default a quarter of per_round."
     )
     max_staleness: Annotated[int, Ge(0), Le(1_000_000)] = Field(
-        default=20, description="Schedule buffered: by how many versions the weights an update began with may be old."
+        default=20, description="Schedule buffered: the most versions by which an update's first weights may be old."
     )
     minimum: Annotated[int, Ge(1)] | None = Field(
-        default=None, description="Updates without which a round fails; half, of per_round or of the devices there are."
+        default=None,
+        description="The fewest updates of a successful round; by default half of per_round, or of the devices.",
     )
     deadline: Annotated[float, Gt(0), Le(30 * 86_400)] = Field(
-        default=600.0, description="Seconds a round takes at most."
+        default=600.0, description="The longest time of a round, in seconds."
     )
     iteration_deadline: Annotated[float, Gt(0), Le(86_400)] = Field(
-        default=60.0, description="The same for an iteration."
+        default=60.0, description="The longest time of an iteration, in seconds."
     )
     rounds: Annotated[int, Ge(1), Le(1_000_000)] = Field(default=100, description="Rounds that move the weights.")
     target: Annotated[float, Gt(0), Le(1)] | None = Field(default=None, description="Accuracy at which to stop.")
-    patience: Annotated[int, Ge(1)] | None = Field(default=None, description="Evaluations without a better one: stop.")
+    patience: Annotated[int, Ge(1)] | None = Field(
+        default=None, description="Stop after so many evaluations without a better one."
+    )
     held_out: Annotated[str, Len(64, 64)] | None = Field(default=None, description="sha256 of uploaded examples.")
     evaluate_every: Annotated[int, Ge(1)] = Field(
         default=1, description="Rounds between evaluations of held-out examples."
@@ -77,55 +80,61 @@ class JobSettings(BaseModel):
         default=0, description="Rounds between evaluations on devices; 0: never."
     )
     average: Annotated[float, Ge(0), Lt(1)] = Field(
-        default=0.0, description="What a running average of the weights keeps at each version; the average is measured."
+        default=0.0,
+        description="The share that a running average of the weights keeps at each version; it is measured.",
     )
-    norm_bound: Annotated[float, Gt(1)] = Field(
-        default=20.0, description="How often the median norm an update may have."
-    )
+    norm_bound: Annotated[float, Gt(1)] = Field(default=20.0, description="The longest update, in median norms.")
     strategy: Annotated[str, Len(1, 100)] = Field(
         default=OWN_STRATEGY,
-        description="Who makes the next weights of a round's updates: a strategy installed beside.",
+        description="The strategy that computes the next weights from a round's updates; others can be installed.",
     )
     aggregation: Annotated[str, Len(1, 100)] = Field(
         default="mean",
         description="How the updates of a unit are combined: mean, or a Byzantine-robust rule, such as agreeing.",
     )
     weight_bound: Annotated[float, Ge(1)] = Field(
-        default=4.0, description="How often the median of a unit's clients one of them may weigh at most."
+        default=4.0,
+        description="The most that one client of a unit may weigh, in median weights of the unit's clients.",
     )
     secure_aggregation: bool = Field(
-        default=False, description="Devices add their updates in secret: the server learns sums alone."
+        default=False, description="Devices mask their updates: the server learns only sums."
     )
     min_holders: Annotated[int, Ge(FEWEST)] = Field(
-        default=FEWEST, description="Devices of whose updates a sum is opened at least, with secure_aggregation."
+        default=FEWEST, description="The fewest devices whose sum may be unmasked, with secure_aggregation."
     )
-    keep: Annotated[int, Ge(1)] | None = Field(default=None, description="Rounds whose weights are kept; all.")
+    keep: Annotated[int, Ge(1)] | None = Field(
+        default=None, description="Rounds whose weights are kept; by default all."
+    )
     keep_updates: bool = Field(default=False, description="Keep clients' updates after their round.")
     measure_features: bool = Field(
-        default=True, description="Devices tell what reaches the head's last layer once, and the head steps by it."
+        default=True,
+        description="Devices report statistics of the head's features, and the server uses them for the head's step.",
     )
     privacy_epsilon: Annotated[float, Gt(0), Le(1000)] | None = Field(
-        default=None, description="Differential privacy of each device: what all it sends may cost; it sets the noise."
+        default=None, description="The privacy budget (epsilon) of each device for the whole job; it sets the noise."
     )
     privacy_delta: Annotated[float, Gt(0), Lt(1)] = Field(default=1e-5, description="The delta of that epsilon.")
     privacy_noise: Annotated[float, Gt(0), Le(1000)] | None = Field(
-        default=None, description="Noise of a round's sum, in clips, where it is named instead of epsilon or beside it."
+        default=None,
+        description="The noise multiplier: the noise of a round's sum, in clips; instead of epsilon or with it.",
     )
     privacy_clip: Annotated[float, Gt(0), Le(1e6)] = Field(
-        default=0.01, description="How far a private update goes at most, by its L2 norm; at first, with a quantile."
+        default=0.01, description="The largest L2 norm of a private update; with a quantile, the first one."
     )
     privacy_quantile: Annotated[float, Gt(0), Lt(1)] | None = Field(
-        default=None, description="The share of updates that the clip leaves whole: it follows them, by a noisy count."
+        default=None, description="The share of updates that an adaptive clip leaves whole."
     )
     privacy_times: Annotated[int, Ge(1)] | None = Field(
-        default=None, description="Rounds of a private job that a device takes part in at most; all."
+        default=None, description="The most rounds of a private job in which a device takes part; by default all."
     )
     mirrors: Addresses = Field(
-        default="", description="Static places that have the bundle too, with commas; those of the server."
+        default="", description="Mirrors that have the bundle too, separated by commas; by default those of the server."
     )
     unmetered_only: bool = Field(default=False, description="No devices on a metered network.")
     mains_only: bool = Field(default=False, description="No devices on battery.")
-    seed: Annotated[int, Ge(0), Le(2**63 - 1)] | None = Field(default=None, description="Of all directions; drawn.")
+    seed: Annotated[int, Ge(0), Le(2**63 - 1)] | None = Field(
+        default=None, description="The seed of all directions; by default drawn."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -225,6 +234,10 @@ class JobSettings(BaseModel):
         sums = training.mode == "epoch" and training.head == "exact" and training.optimizer == "sgd"
         wanted = self.measure_features and self.optimizers.head.kind == "fedavg" and not self.secure_aggregation
         return wanted and sums and manifest.features is not None and not self.is_private
+
+    def evaluates_in(self, number: int) -> bool:
+        """Tell whether devices evaluate in a round."""
+        return bool(self.device_evaluation) and number % self.device_evaluation == 0
 
     @property
     def steps(self) -> int:

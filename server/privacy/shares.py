@@ -34,9 +34,8 @@ def check_rounding(settings: JobSettings, manifest: Manifest) -> None:
     told = times * share.rounding(settings.invited, numbers)
     if told > saved:
         raise SettingsError(
-            f"whole numbers that {settings.invited} devices add up are too coarse for updates of {numbers} numbers: "
-            f"they tell {told:.2g} of epsilon, where devices' noise has room for {saved:.2g}; lower per_round or "
-            "min_holders"
+            f"the integers of {settings.invited} devices are too coarse for updates of {numbers} numbers: rounding "
+            f"costs {told:.2g} of epsilon, and the devices' noise pays for {saved:.2g}; lower per_round or min_holders"
         )
 
 

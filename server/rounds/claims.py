@@ -71,7 +71,7 @@ class Claim:
         except (SQLAlchemyError, OSError):  # it is over by itself in seconds
             return False
         if not held:
-            log.warning("round %d was taken over meanwhile; what went wrong here: %s", self.round.number, error)
+            log.warning("round %d was taken over meanwhile; the error here: %s", self.round.number, error)
         return not held
 
     def _renew(self) -> None:

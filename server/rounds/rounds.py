@@ -11,22 +11,19 @@ the next one, or another worker, claims the round and goes on.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
 
-from edge_client.tasks.task import TaskType
-from edge_client.wire.protocol import Report
 from edge_client.wire.scalars import encode_record
 from server.aggregation.registry import PLAIN
 from server.jobs.job import PAUSED, RUNNING, Job
-from server.jobs.settings import JobSettings
 from server.rounds import claims
 from server.rounds.claims import Claim
 from server.rounds.outcome import late
-from server.rounds.outcome.evaluation import evaluate, on_devices, task_of, unlearned_in
+from server.rounds.outcome.evaluation import evaluate, task_of
 from server.rounds.outcome.outcomes import aggregate
 from server.rounds.secrecy import summing, totals
 from server.rounds.secrecy.privacy import FLEET_SECONDS, spend, why_spent
@@ -39,7 +36,7 @@ from server.storage.jobs import find_job
 from server.storage.schema.rows import Reported, Round, RoundState
 from server.storage.store import Store
 from server.storage.work import assignments, metrics, rounds, scalars, sums
-from server.strategy.mean import mean_claim
+from server.strategy.evaluations import as_reported, unlearned_in
 from server.strategy.updates import Outcome
 
 log = logging.getLogger("spry.server")
@@ -204,20 +201,11 @@ def _evaluate(store: Store, job: Job, round_: Round, outcome: Outcome) -> dict[s
     if not settings.is_private:
         bases = [round_.version - age for age in outcome.staleness] or [round_.version] * len(reports)
         unlearned = unlearned_in(store.bundles.manifest(job.bundle), bases)
-        known |= _as_reported(reports, settings, task_of(store, job), unlearned)
+        known |= as_reported(reports, settings, task_of(store, job), unlearned)
     done = job.done + 1
     if settings.held_out and _is_last(job, round_) and (done % settings.evaluate_every == 0 or done == settings.rounds):
         known |= evaluate(store, job, outcome.model.result, done=done)
     return known
-
-
-def _as_reported(
-    reports: Sequence[Report], settings: JobSettings, task: TaskType, unlearned: Collection[int]
-) -> dict[str, float]:
-    """Average the numbers that devices report of their examples."""
-    counts, bound, robust = [report.examples for report in reports], settings.weight_bound, settings.is_robust
-    loss = mean_claim([report.loss for report in reports], counts, bound, robust=robust)
-    return {"examples": sum(counts), "loss": loss, **on_devices(reports, bound, task, unlearned, robust=robust)}
 
 
 # --- publish ---------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Ticker:
         try:
             self._save()
         except Exception:
-            log.exception("the last of what devices said and sent was not written down")
+            log.exception("the devices' last states and bytes were not written down")
 
     def _run(self) -> None:
         while not self._stopping.is_set():

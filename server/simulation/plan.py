@@ -44,6 +44,8 @@ class Plan(BaseModel):
     preset: Preset = "default"
     model: str
     random_weights: bool = False
+    runtime: str | None = None
+    """The runtime by whose programs clients compute, where `model` is a bundle; None: PyTorch, by the model itself."""
     task: TaskName = DEFAULT_TASK
     adapter: Annotated[AdapterOptions, Field(validate_default=True)] = AdapterOptions()
     data: str
@@ -90,7 +92,7 @@ class Plan(BaseModel):
     def _can_be_late(self) -> Plan:
         if self.settings.is_buffered and (self.kind.estimator is not None or self.kind.variance_bound):
             raise ValueError(
-                f"method {self.method} is about rounds that wait for their clients: leave out schedule=buffered"
+                f"method {self.method} needs rounds that wait for their clients: leave out schedule=buffered"
             )
         return self
 
@@ -98,7 +100,7 @@ class Plan(BaseModel):
     def _can_differ(self) -> Plan:
         estimator = self.settings.training.estimator
         if self.able < 1 and estimator != "auto":
-            raise ValueError(f"--able is of estimator auto, and this is {estimator}: leave it out, or take auto")
+            raise ValueError(f"--able is for the estimator auto, and this is {estimator}: leave it out, or take auto")
         if self.present < self.settings.per_round <= self.clients:
             raise ValueError(f"--others absent leaves {self.present} clients, and --per-round is more: lower it")
         return self
@@ -141,7 +143,7 @@ def plan_for(
     if variance_bound is None:
         variance_bound = known.variance_bound if known and preset == "paper" else kind.variance_bound
     elif kind.variance_bound is None:
-        raise SimulationError(f"--variance-bound is of fwdllm+ alone, and the method is {method}: leave it out")
+        raise SimulationError(f"--variance-bound is for fwdllm+ only, and the method is {method}: leave it out")
     try:
         plan = Plan(
             method=method,

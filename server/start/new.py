@@ -42,7 +42,7 @@ _IGNORED = "# All but spry.toml is made from it, or secret.\n*\n!.gitignore\n!sp
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="The project's name, and the folder that is made for it.")],
+    name: Annotated[str, typer.Argument(help="The project's name, and its new folder.")],
     data: Annotated[
         str,
         typer.Option(
@@ -52,13 +52,15 @@ def new(
     text: Annotated[str, typer.Option(help="The column of the texts; several with + between them.")] = "",
     pair: Annotated[str, typer.Option(help="The column of the second texts, where texts come in pairs.")] = "",
     label: Annotated[str, typer.Option(help="The column of the classes.")] = "",
-    task: Annotated[str | None, typer.Option(help=f"What is learned: {', '.join(TASKS)}; by the columns.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help=f"The task: {', '.join(TASKS)}; by default decided by the columns.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Another model, as `spry export` takes it.")] = None,
-    target: Annotated[str, typer.Option(help="Runtimes of the devices, between commas.")] = "onnx",
+    target: Annotated[str, typer.Option(help="Runtimes of the devices, separated by commas.")] = "onnx",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a project of that name, which nothing was learned in yet.")
+        bool, typer.Option("--overwrite", help="Replace a project of that name that has no server yet.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON on standard output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON on standard output.")] = False,
 ) -> None:
     """Look at data, choose how to learn from it, and write a project that `spry up` starts.
 

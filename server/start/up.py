@@ -30,22 +30,22 @@ _STANDS_STILL = 45.0
 """The seconds without another round after which people are shown what a job waits for."""
 _BY_REGRESSION = " (both by logistic regression on the frozen encoder's features)"
 FolderOption = Annotated[
-    Path | None, typer.Option("--project", help="The project's folder; the one that this is run in.")
+    Path | None, typer.Option("--project", help="The project's folder; by default the current one.")
 ]
 
 
 def up(
     trial: Annotated[
-        int, typer.Option("--try", min=0, help="Devices on this machine, each with a slice of the rows.")
+        int, typer.Option("--try", min=0, help="The number of devices on this machine, each with a part of the rows.")
     ] = 0,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the job; leave it running.")] = False,
     project: FolderOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print how it stands as JSON on standard output.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the state as JSON on standard output.")] = False,
 ) -> None:
     """Export the project's model, start its server and its job, and show how devices join.
 
-    Runs again at any time: what is there stays, and what has changed in spry.toml is made anew. Ctrl-C ends the
-    watching alone; `spry down` ends the rest.
+    You can run it again at any time: it keeps finished parts, and makes the parts that changed in spry.toml anew.
+    Ctrl-C ends only the display; `spry down` ends the rest.
 
     Example: spry up --try 4
     """
@@ -63,14 +63,14 @@ def up(
         start_devices(home, running, trial, token)
     name = job["name"]
     screen.say(f"[green]✓[/green] Job {name} {'is running' if new else 'is ' + job['state']}")
-    screen.say(f"\nA device joins by\n  {join_line(home, token)}\n{escape(_reach(home))}")
+    screen.say(f"\nTo join from a device, run\n  {join_line(home, token)}\n{escape(_reach(home))}")
     if home.is_reached and screen.console.is_terminal:
         screen.say(escape(as_lines(Invitation(home.outer_url, token))))
     try:
         if not detach and (trial or running.names != [SERVER]):
             job = _watched(home, name, screen)
     except KeyboardInterrupt:
-        screen.say("It goes on: `spry status` shows how, `spry down` ends it.")
+        screen.say("The job continues: `spry status` shows its state, `spry down` ends it.")
         raise
     if as_json:
         show_json({"job": job, "token": token, "server": home.url, "running": running.names})
@@ -84,7 +84,7 @@ def status(
     project: FolderOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON on standard output.")] = False,
 ) -> None:
-    """Show a project's running processes, and its job's state. Ends with 1 where the server does not run.
+    """Show a project's running processes, and its job's state. Ends with 1 if the server does not run.
 
     Example: spry status
     """
@@ -114,7 +114,7 @@ def status(
 
 
 def down(project: FolderOption = None) -> None:
-    """End a project's server and trial devices; all that was learned stays, and `spry up` goes on with it.
+    """End a project's server and trial devices; the result stays, and `spry up` continues from it.
 
     Example: spry down
     """
@@ -152,7 +152,7 @@ def _export(home: Project, screen: Screen) -> None:
 
 def _administrator(home: Project) -> Administrator:
     if not home.admin_token.is_file():
-        raise ProjectError(f"{home.admin_token} is gone, so nobody may steer the server; restore it from a backup")
+        raise ProjectError(f"{home.admin_token} is gone, so nobody can control the server; restore it from a backup")
     ca = home.path(home.file.server.tls_cert) if home.file.server.tls_cert else None
     return Administrator(Access(home.url, home.admin_token.read_text().strip(), ca))
 

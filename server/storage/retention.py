@@ -47,7 +47,8 @@ def sweep(store: Store, first_rounds: int) -> None:
     with store.database.write() as connection:
         count_and_forget(connection, refusals.c.time < now - settings.keep_days * _DAY)
     with store.database.write() as connection:
-        forgotten = versions.c.weights.is_(None), versions.c.created < now - settings.keep_days * _DAY
+        old = versions.c.created < now - settings.keep_days * _DAY
+        forgotten = old, versions.c.weights.is_(None), versions.c.mirrored.is_(None)
         connection.execute(delete(versions).where(*forgotten))
     with store.database.write() as connection:
         connection.execute(delete(audit).where(audit.c.time < now - settings.keep_audit_days * _DAY))

@@ -223,9 +223,9 @@ def unlikely(moments: Moments, spec: FeatureSpec) -> str | None:
     """Say why moments cannot be those of a model's features; None where they can."""
     variances = variances_of(moments)
     if (variances < 0).any():
-        return "its features vary by less than nothing"
+        return "the variances of its features are negative"
     if len(moments.products) > len(moments.mean) and not _is_covariance(moments):
-        return "its features vary together as none do: their products are no covariance"
+        return "the products of its features are no covariance matrix"
     square, most = float((variances + np.square(moments.mean)).sum()), MOST_TIMES_USUAL * max(spec.square, 1e-6)
     if square > most:
         return f"its features have a mean square of {square:.3g}, {square / spec.square:.0f} times the usual"

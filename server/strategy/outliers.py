@@ -82,7 +82,7 @@ def beyond(update: Norms, usual: Norms, bound: float) -> str | None:
         if median > 0 and norm > most * median:
             return (
                 f"its {kind} move by {norm:.3g} a weight, {norm / median:.0f} times the median; "
-                f"at most {most:g} times is taken"
+                f"at most {most:g} times is accepted"
             )
     return None
 

@@ -73,7 +73,7 @@ async def _tell(answer: CheckedIn, send: Send) -> None:
 
 
 def _put_off(services: Services) -> Response:
-    detail = "the server has more to do than it can: this device is asked to come again after Retry-After"
+    detail = "the server is overloaded: come again after Retry-After"
     return problem(503, "busy", detail, services.store.presence.wait())
 
 

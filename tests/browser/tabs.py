@@ -66,7 +66,7 @@ class Site:
                 time.sleep(0.1)
 
     def stop_all(self) -> None:
-        """What a failed test left running would keep the clients from the next one's job."""
+        """Stop what a failed test left running: it would keep the clients from the next one's job."""
         with self.server.administrator() as admin:
             for job in admin.get("/v1/jobs"):
                 if job["state"] != "ended":

@@ -59,7 +59,7 @@ def test_a_job_that_waits_says_what_to_do(tab, fresh):
     one = tab(at=fresh)
     one.open()
     page = one.page
-    expect(page.locator("#advice")).to_contain_text("no device that is enrolled is suitable and here: enrol one")
+    expect(page.locator("#advice")).to_contain_text("no enrolled device is suitable and here: enrol one")
     expect(page.locator("#advice code")).to_have_text("spry devices list")
     expect(page.locator("#learned-text")).to_have_text("Nothing yet: the first round is not done.")
     expect(page.get_by_role("button", name="Download adapter")).to_be_disabled()

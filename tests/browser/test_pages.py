@@ -1,4 +1,4 @@
-"""What the dashboard shows, in a real browser."""
+"""Test what the dashboard shows, in a real browser."""
 
 import re
 import threading

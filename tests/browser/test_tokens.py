@@ -13,7 +13,7 @@ from tests.test_journeys import fleet, rows
 
 
 def read_by_a_camera(one: Tab) -> str:
-    """What the picture on the screen says."""
+    """Return what the picture on the screen says."""
     zxingcpp, image = pytest.importorskip("zxingcpp"), pytest.importorskip("PIL.Image")
     picture = image.open(io.BytesIO(one.page.locator("#made-qr").screenshot()))
     (found,) = zxingcpp.read_barcodes(picture)
@@ -67,7 +67,7 @@ def test_what_is_wrong_with_a_token_is_told(tab, fresh):
     page = one.page
     page.get_by_label("Publisher's public key").fill("not a key")
     page.get_by_role("button", name="Make a token").click()
-    expect(page.locator("#token-error")).to_contain_text("the publisher's key is none: expected the 43 characters")
+    expect(page.locator("#token-error")).to_contain_text("the publisher's key is invalid: expected the 43 characters")
     one.wrong.clear()  # the browser's own line about the answer
     expect(page.locator("#tokens tbody tr")).to_have_count(1)
 

@@ -1,4 +1,4 @@
-"""What tests of a device's steps work on: a bundle with an open runtime, and a few texts."""
+"""Share what tests of a device's steps work on: a bundle with an open runtime, and a few texts."""
 
 import numpy as np
 

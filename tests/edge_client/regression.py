@@ -52,7 +52,7 @@ class Client:
 
     @property
     def parts(self):
-        """Where the weights of each unit and of the head stand."""
+        """Return where the weights of each unit and of the head stand."""
         groups = [unit.parameters for unit in self.manifest.units] + [self.manifest.head]
         ends = np.cumsum([sum(p.size for p in group) for group in groups])
         return [slice(end - sum(p.size for p in group), end) for end, group in zip(ends, groups, strict=True)]

@@ -1,4 +1,4 @@
-"""What the allocator keeps of blocks that were freed, in a process of its own."""
+"""Test what the allocator keeps of blocks that were freed, in a process of its own."""
 
 import platform
 import subprocess

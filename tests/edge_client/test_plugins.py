@@ -1,4 +1,4 @@
-"""What another distribution adds is found, used and, where it cannot be, refused; by a real one."""
+"""Test that extensions of another, real distribution are found, used and, where they cannot be, refused."""
 
 import json
 import re
@@ -81,7 +81,7 @@ GROUPS = {
 
 
 class Environment:
-    """Where distributions are installed and uninstalled while this process runs."""
+    """A place where distributions are installed and uninstalled while this process runs."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder
@@ -146,11 +146,11 @@ def test_a_name_that_two_distributions_add(environment, more, capsys):
     with pytest.raises(PluginError) as caught:
         list(ESTIMATORS)
     assert str(caught.value) == (
-        "the estimator 'more' is there twice, of spry-again and of spry-more: uninstall one of them"
+        "the estimator 'more' is there twice, from spry-again and from spry-more: uninstall one of them"
     )
     environment.install("spry-third", {"spry.commands": "spry_third:run"})
     assert cli.run(["doctor"]) == 2
-    assert "the command 'more' is there twice, of spry-again and of spry-third" in capsys.readouterr().err
+    assert "the command 'more' is there twice, from spry-again and from spry-third" in capsys.readouterr().err
 
 
 def test_a_name_of_this_projects_own(environment):
@@ -159,7 +159,7 @@ def test_a_name_of_this_projects_own(environment):
     info.write_text("[spry.server_optimizers]\nfedavg = spry_other:mean\n")
     plugins.added.cache_clear()
     with pytest.raises(
-        PluginError, match="the server optimizer 'fedavg' is there twice, of spry-edge and of spry-other"
+        PluginError, match="the server optimizer 'fedavg' is there twice, from spry-edge and from spry-other"
     ):
         list(SERVER_OPTIMIZERS)
 
@@ -224,7 +224,7 @@ def test_a_job_by_what_nobody_has(fleet, trainable):
         assert answer.status_code == 422
         return answer.json()["detail"]
 
-    told = "upgrade spry, or install what adds it"
+    told = "upgrade spry, or install the package that adds it"
     assert refused(optimizers={"units": {"kind": "fedfoo"}}) == (
         f"this version of spry has no server optimizer 'fedfoo'; it has {', '.join(SERVER_OPTIMIZERS)}: {told}"
     )

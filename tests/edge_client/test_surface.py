@@ -1,4 +1,4 @@
-"""What `import edge_client` offers: a name that goes or comes is a decision, and is taken here."""
+"""Test the names that `import edge_client` offers: a name that goes or comes is a decision, and is taken here."""
 
 import importlib
 import subprocess

@@ -1,4 +1,4 @@
-"""What clients in other languages are tested with is what this one computes."""
+"""Test that vectors for clients in other languages are what this one computes."""
 
 import base64
 import json

@@ -97,7 +97,7 @@ def tiny(architecture: str, task: str, *, labels: int = 3) -> Loaded:
 
 @cache
 def projections(architecture: str, task: str) -> Projections:
-    """Where adapters go; the same for every method."""
+    """Return where adapters go; the same for every method."""
     loaded = tiny(architecture, task)
     return find_projections(capture(loaded.model, loaded.task, loaded.example_inputs(2, 3), {}), LAYERS)
 
@@ -200,7 +200,7 @@ class Chain:
         return min(names.index(unit.segments[0]) for unit in self.units)
 
     def losses(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """What the eager model computes: per-example losses and logits."""
+        """Return what the eager model computes: per-example losses and logits."""
         return self.forward_module(inputs)(*inputs.values())
 
     def forward_module(self, inputs: dict[str, Tensor]) -> TaskForward:

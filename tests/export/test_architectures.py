@@ -128,7 +128,7 @@ def oracle(chain, inputs, along, directions):
 
 
 def directions_of_weights(chain, inputs, along, directions):
-    """What directions at bottlenecks are, by products with what enters the eager model's factors."""
+    """Return what directions at bottlenecks are, by products with what enters the eager model's factors."""
     behind = {slot.name: value for slot, value in along.items() if slot.name in chain.bottlenecks}
     with at_bottlenecks(chain.adapted, behind, {}) as entering:
         chain.losses(inputs)

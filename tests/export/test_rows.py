@@ -86,7 +86,7 @@ class Clients:
         return np.einsum("kbb->kb", rows)
 
     def mean_gradient(self, client: int) -> dict:
-        """Of the examples that count, by `torch.autograd`."""
+        """Return the mean gradient of the examples that count, by `torch.autograd`."""
         inputs = {name: value[REAL] for name, value in self.inputs(client).items()}
         return {name: value.numpy() for name, value in self.reference.gradient(inputs, self.values(client)).items()}
 

@@ -52,7 +52,7 @@ class Trained:
         return tokens, np.where(mask == 1, ids, -100)
 
     def _peft_model(self, base: Path, scratch: Path) -> PeftModel:
-        """What a user would do with an adapter file under the bundle's keys."""
+        """Load an adapter file under the bundle's keys, as a user would."""
         adapter = scratch / "adapter"
         shutil.copytree(self.folder / "adapter", adapter)
         saved = load_file(adapter / "adapter_model.safetensors")

@@ -51,7 +51,7 @@ class Server:
         return Device(self, **enrolled)
 
     def advance(self) -> None:
-        """What the background does, now."""
+        """Do the background's work now."""
         from server.rounds.rounds import advance
 
         for job in self.call("GET", "/v1/jobs").json():
@@ -60,7 +60,7 @@ class Server:
 
 
 class Device:
-    """What a device says on the wire; its training is a change that the test chooses."""
+    """A device on the wire, whose training is a change that the test chooses."""
 
     def __init__(self, server: Server, device: str, secret: str) -> None:
         self.server = server

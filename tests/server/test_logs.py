@@ -1,4 +1,4 @@
-"""What a real server writes to its log."""
+"""Test what a real server writes to its log."""
 
 import json
 import os

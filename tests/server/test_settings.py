@@ -1,4 +1,4 @@
-"""Where settings come from, and which of them wins."""
+"""Test where settings come from, and which of them wins."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_variables_win_over_secrets_and_those_over_the_file(secrets, tmp_path, m
 def test_a_secret_that_is_refused_is_not_shown(secrets, setting, guessed):
     (secrets / "spry_admin_token").unlink(missing_ok=True)
     (secrets / f"spry_{setting}").write_text(guessed)
-    told = f"SPRY_{setting.upper()}: must be at least 20 characters that nobody guesses; leave it out to"
+    told = f"SPRY_{setting.upper()}: must be at least 20 characters that nobody can guess; leave it out to"
     with pytest.raises(ServerConfigError, match=told) as refused:
         read_settings()
     assert guessed not in str(refused.value)

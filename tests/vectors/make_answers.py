@@ -63,7 +63,7 @@ def is_taken(answer: dict[str, Any], kind: type[Any]) -> bool:
 
 
 def spoiled(value: Any, kind: Any) -> Iterator[tuple[list[str], Any]]:
-    """Where in a message one of its parts is put at a bound, beyond it, or has another type."""
+    """Return where in a message one of its parts is put at a bound, beyond it, or has another type."""
     inner, notes = _bare(kind)
     if is_dataclass(inner) and isinstance(inner, type):
         hints = get_type_hints(inner, include_extras=True)

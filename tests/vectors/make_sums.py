@@ -171,7 +171,7 @@ def _parts(place: int, units: tuple[int, ...], count: int, share: Share | None) 
 
 
 def _device(played, place: int, units: tuple[int, ...], key: str, kept: dict[str, str], parts: Parts) -> dict:
-    """What it drew, what it is told and what it says; its weight is a half."""
+    """Return the device's draws, and the messages to it and from it; its weight is a half."""
     identity = played.arrangement.entrants[place].identity
     is_witness = place in played.arrangement.witnesses
     return {

@@ -71,10 +71,14 @@ def bench() -> None:
 
 def step(
     bundle: Annotated[Path, typer.Argument(help="A bundle's folder or .zip.")],
-    runtime: Annotated[str, typer.Option(help="Runtimes, between commas; all that are installed when left out.")] = "",
-    shape: Annotated[str, typer.Option(help="Batch x length, such as 8x64; the bundle's first when left out.")] = "",
-    cuts: Annotated[str, typer.Option(help="Cuts to measure, between commas: numbers, or `all`.")] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Counted rounds, fewer of long steps; the median is shown.")] = 7,
+    runtime: Annotated[
+        str, typer.Option(help="Runtimes, separated by commas; by default all that are installed.")
+    ] = "",
+    shape: Annotated[str, typer.Option(help="Batch x length, such as 8x64; by default the bundle's first.")] = "",
+    cuts: Annotated[str, typer.Option(help="Cuts to measure, separated by commas: numbers, or `all`.")] = "",
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds to measure, fewer for long steps; the median is shown.")
+    ] = 7,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the runtime.")] = 1,
     baselines: Annotated[
         bool,
@@ -91,7 +95,7 @@ def step(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON on standard output.")] = False,
 ) -> None:
-    """Time and memory of each kind of step, for each runtime in the bundle and each cut.
+    """Measure time and memory of each kind of step, for each runtime in the bundle and each cut.
 
     Example: spry bench step bundle/ --runtime onnx --cuts all
     """

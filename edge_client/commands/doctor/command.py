@@ -23,19 +23,21 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
 def doctor(
-    server: Annotated[str | None, typer.Option(help="Look at the way to this server.", envvar="SPRY_SERVER")] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Also check the connection to this server.", envvar="SPRY_SERVER")
+    ] = None,
     ca: Annotated[Path | None, typer.Option(help="PEM file with the certificates to trust for https.")] = None,
     home: Annotated[
-        Path | None, typer.Option(help="Where `spry join` keeps everything; $SPRY_HOME or ~/.local/share/spry.")
+        Path | None, typer.Option(help="The folder of `spry join`; by default $SPRY_HOME or ~/.local/share/spry.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="A server's data folder; $SPRY_DATA_DIR, or spry-data where there is one.")
+        Path | None, typer.Option(help="A server's data folder; $SPRY_DATA_DIR, or spry-data if it exists.")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="The certificate that `spry serve` is to show (PEM).")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="The certificate for `spry serve` (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check this machine as a device, and as a server where it holds a server's data.
+    """Check this machine as a device, and as a server if it holds a server's data.
 
     Example: spry doctor --server https://spry.example.org
     """

@@ -55,7 +55,7 @@ def take_part(options: join_options.JoinOptions) -> int:
         try:
             done = client.run(once=options.once, rounds=options.rounds, idle=idle)
         except KeyboardInterrupt:
-            tell(Event("stopped", "stopped; what was trained is kept, and goes on with the next spry join"))
+            tell(Event("stopped", "stopped; the training so far is kept, and continues with the next spry join"))
             raise
         finally:
             client.close()

@@ -60,25 +60,33 @@ class AdapterOptions(OptionGroup):
     title = "Adapter"
 
     method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(_ADAPTERS)}.")] = "lora"
-    rank: Annotated[int, typer.Option(min=0, help="Rank of LoRA and bottleneck; 0: 4 and 16.")] = 0
-    alpha: Annotated[float, typer.Option(help="LoRA's scale, over its rank; 0: as the rank, which scales nothing.")] = 0
+    rank: Annotated[
+        int, typer.Option(min=0, help="The rank of LoRA and bottleneck; 0: 4 for LoRA, 16 for bottleneck.")
+    ] = 0
+    alpha: Annotated[
+        float, typer.Option(help="LoRA's alpha, which is divided by the rank; 0: equal to the rank, a scale of 1.")
+    ] = 0
     targets: Annotated[
         tuple[str, ...],
-        typer.Option("--target-modules", help="Layers to adapt, between commas; found in the model when left out."),
+        typer.Option("--target-modules", help="Layers to adapt, separated by commas; by default found in the model."),
     ] = ()
     """Module names or their last parts; empty: the method's default, found in the model."""
-    examples: Annotated[str, typer.Option(help="A file of labelled examples at hand, for a better start.")] = ""
+    examples: Annotated[str, typer.Option(help="A file of labelled calibration examples, for a better start.")] = ""
     """Labelled rows, by which features are standardized and a bottleneck's frozen factor finds its directions."""
     last_blocks: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Adapt so many of the last blocks; 0: all. Left out: half with LoRA and a head, else all."
+            min=0,
+            help="Adapt this many of the last blocks; 0: all. By default half with LoRA and a head, otherwise all.",
         ),
     ] = None
     """None: the share that the method was measured best in, or wherever the named layers are."""
     from_mean: Annotated[
         bool,
-        typer.Option("--from-mean", help="Begin with what an encoder of sentences says by its mean; takes a minute."),
+        typer.Option(
+            "--from-mean",
+            help="Train the first token's output to equal the mean over tokens (sentence encoders); takes a minute.",
+        ),
     ] = False
 
     def __post_init__(self) -> None:

@@ -20,14 +20,14 @@ class KeptOptions(OptionGroup):
 
     home: Annotated[
         Path | None,
-        typer.Option(help="Where `spry join` keeps everything; in a project's folder its first trial device's."),
+        typer.Option(help="The folder of `spry join`; in a project's folder, that of its first trial device."),
     ] = None
     server: Annotated[
-        str | None, typer.Option(help="Whose job; not needed by a device with one server.", envvar="SPRY_SERVER")
+        str | None, typer.Option(help="The job's server; not needed on a device with one server.", envvar="SPRY_SERVER")
     ] = None
-    job: Annotated[str | None, typer.Option(help="Name or id; the job taken part in last when left out.")] = None
+    job: Annotated[str | None, typer.Option(help="The job's name or id; by default the device's last job.")] = None
     personal: Annotated[
-        bool, typer.Option("--personal", help="By the adapter that this device trained last, not the global one.")
+        bool, typer.Option("--personal", help="Use the adapter that this device trained last, not the global one.")
     ] = False
     threads: Annotated[int, typer.Option(min=0, help="Threads for the runtime; 0 leaves the number to it.")] = 0
 

@@ -65,15 +65,17 @@ class Wanted(NamedTuple):
 def install_service(
     context: typer.Context,
     what: Annotated[str, typer.Argument(help="join or serve; its own options follow.")],
-    user: Annotated[bool, typer.Option("--user", help="In your own systemd, without root.")] = False,
-    run_as: Annotated[str | None, typer.Option(help="The user that it runs as; the one who called sudo.")] = None,
-    memory: Annotated[str | None, typer.Option(help="What the whole process may take, such as 400MB.")] = None,
-    unit: Annotated[str | None, typer.Option(help="The unit's name; spry-join or spry-serve.")] = None,
+    user: Annotated[bool, typer.Option("--user", help="Use your own systemd, without root.")] = False,
+    run_as: Annotated[
+        str | None, typer.Option(help="The user of the service; by default the one who called sudo.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option(help="The most memory of the whole process, such as 400MB.")] = None,
+    unit: Annotated[str | None, typer.Option(help="The unit's name; by default spry-join or spry-serve.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the unit.")] = False,
     show: Annotated[bool, typer.Option("--print", help="Show the unit, write nothing.")] = False,
     start: Annotated[bool, typer.Option("--start", help="Enable and start it too.")] = False,
 ) -> None:
-    """Let systemd run `spry join` or `spry serve`: at every start, within limits, again when it fails.
+    """Let systemd run `spry join` or `spry serve` at every start, within limits, and restart it after a failure.
 
     Example: sudo spry install-service join --server https://spry.example.org --token T --data /home/pi/my.jsonl
     """

@@ -16,8 +16,7 @@ from server.errors import Overtaken, Refusal, not_found
 from server.jobs.job import Job
 from server.rounds.arrivals.updates import largest, read_update
 from server.rounds.outcome import late
-from server.rounds.outcome.counts import check_derivatives, check_held_back, held_to
-from server.rounds.outcome.evaluation import on_devices, task_of
+from server.rounds.outcome.evaluation import task_of
 from server.rounds.outcome.usual import Usual, usual_in
 from server.rounds.selection.fleet import is_to_measure
 from server.rounds.selection.openings import opening_after, wait_until
@@ -26,6 +25,8 @@ from server.storage.jobs import find_job
 from server.storage.schema.rows import Assignment, Round, Sent
 from server.storage.store import Store
 from server.storage.work import assignments, metrics, rounds, scalars
+from server.strategy.counts import check_derivatives, check_held_back, held_to
+from server.strategy.evaluations import on_devices
 from server.strategy.features import unlikely
 from server.strategy.outliers import beyond, norms
 
@@ -144,7 +145,7 @@ class Reports:
             if assignment.state not in ("open", "accepted"):
                 raise self._over(assignment)
             if job.settings.training.mode != "iteration" or not job.settings.device_evaluation:
-                raise Refusal(422, "invalid", "nobody asked this task's device for what it measures")
+                raise Refusal(422, "invalid", "this task did not ask its device for measurements")
             told = Report(examples=assignment.declared or 1, steps=job.settings.steps, loss=0.0, **asdict(evaluation))
             check_held_back(told, assignment.declared, job.settings.training, self._store.bundles.manifest(job.bundle))
         except Refusal as refusal:

@@ -70,7 +70,7 @@ class Summands(Reports):
     def _add(self, job: Job, assignment: Assignment, message: Message, data: bytes) -> bool:
         """Add a message of a sum; True if it had been received before."""
         if not job.settings.secure_aggregation:
-            raise Refusal(422, "invalid", f"job {job.name} adds nothing in secret: send the update as it is")
+            raise Refusal(422, "invalid", f"job {job.name} has no secure aggregation: send the plain update")
         with self._store.database.write() as connection:
             known = sums.find_said(connection, assignment, message)
             if known is not None:
@@ -111,14 +111,14 @@ class Summands(Reports):
             )
             own = next(summand for summand in known if summand.place == assignment.slot)
             if not keys.verify(own.key, text, data):
-                raise _unfit("what it signed is not this sum")
+                raise _unfit("it signed another sum")
 
     def _check_card(self, connection: Connection, current: Round, assignment: Assignment, data: bytes) -> None:
         if sums.find(connection, current) is not None:
             raise _too_late(current.number)
         device = devices.find(connection, assignment.device)
         if device is None or device.key is None:
-            raise _unfit("its device has no key of its own, and nobody knows whose the key of the round is")
+            raise _unfit("its device has no key of its own, so nobody can check its key of the round")
         size = CARD
         if len(data) != size:
             raise _unfit(f"its key of the round has {len(data)} bytes, not {size}: upgrade spry on the device")

@@ -1,14 +1,11 @@
-"""Evaluate weights on held-out examples, by the bundle's own programs, and by devices' evaluations."""
+"""Evaluate weights on held-out examples, by the bundle's own programs."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edge_client.arrays import Weights
-from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import examples_for
@@ -20,13 +17,12 @@ from edge_client.generation.generator import Generator
 from edge_client.runtimes.runtime import available, command_for, open_runtime, unasked
 from edge_client.step.stepper import Stepper
 from edge_client.tasks.registry import task_named
-from edge_client.tasks.task import Score, TaskType
+from edge_client.tasks.task import TaskType
 from edge_client.training.epoch import evaluate as judged
-from edge_client.wire.protocol import Report
 from server.errors import Refusal
 from server.jobs.job import Job
 from server.storage.store import Store
-from server.strategy.mean import mean_claim
+from server.strategy.evaluations import figures_of
 
 if TYPE_CHECKING:
     from edge_client.data.examples import Examples
@@ -65,9 +61,9 @@ def evaluate(store: Store, job: Job, weights: Weights, *, done: int) -> dict[str
     task = task_named(manifest.model.task)
     told: dict[str, float] = {}
     for name, one in zip(others, beside, strict=True):
-        figures = _figures(task, one)
+        figures = figures_of(task, one)
         told |= {f"{kind}{name}": figures[kind] for kind in ((task.main_score,) if name == HEAD_ALONE else figures)}
-    return _figures(task, score) | told | written
+    return figures_of(task, score) | told | written
 
 
 def _compared(store: Store, job: Job, weights: Weights, done: int) -> dict[str, Weights]:
@@ -100,73 +96,6 @@ def _without_units(store: Store, job: Job, weights: Weights) -> Weights | None:
 def task_of(store: Store, job: Job) -> TaskType:
     """Look up the task type of a job's model."""
     return task_named(store.bundles.manifest(job.bundle).model.task)
-
-
-def _figures(task: TaskType, score: Score) -> dict[str, float]:
-    """Keep finite figures: an infinite perplexity cannot be drawn."""
-    shares = {one.name: score.means[one.name] for one in task.scores if one.share and one.name in score.sums}
-    return {name: value for name, value in (task.told(score) | shares).items() if math.isfinite(value)}
-
-
-def on_devices(
-    reports: Sequence[Report],
-    bound: float,
-    task: TaskType,
-    unlearned: Collection[int] = (),
-    *,
-    robust: bool = False,
-) -> dict[str, float]:
-    """Average devices' evaluations on examples of their own, and count them; none weighs much more than the others.
-
-    Args:
-        reports: a round's, as they were taken.
-        bound: the most that one may weigh, over the median weight.
-        task: the type whose scores they report.
-        unlearned: slots of reports whose global model had a task layer that nobody had trained: what it got right is
-            chance, and is left out.
-        robust: average by a robust rule, so that few malicious ones do not move the mean.
-    """
-    measured = {place: report for place, report in enumerate(reports) if report.held_back}
-    if not measured:
-        return {}
-    known: dict[str, float] = {"evaluated": len(measured)}
-    learned = [report for place, report in measured.items() if place not in unlearned]
-    for whose, told in (("global", learned), ("personal", list(measured.values()))):
-        figures = _figures(task, _mean(told, bound, task, whose, robust=robust)) if told else {}
-        known |= {f"{name}_{whose}": value for name, value in figures.items()}
-    return known
-
-
-def unlearned_in(manifest: Manifest, bases: Sequence[int]) -> frozenset[int]:
-    """Find the slots of updates that began with version 0, where that has a task layer which nobody has trained."""
-    return frozenset(place for place, base in enumerate(bases) if base == 0) if manifest.head else frozenset()
-
-
-def _mean(reports: Sequence[Report], bound: float, task: TaskType, whose: str, *, robust: bool) -> Score:
-    """Average the scores of one prediction over the devices that reported them."""
-    told = [(report.held_back, _sums(report, task, whose)) for report in reports]
-    names = [score.name for score in task.scores]
-    means: dict[str, float] = {}
-    for name in names:
-        own = [(held_back, sums[name]) for held_back, sums in told if name in sums]
-        if own:
-            held = [held_back for held_back, _ in own]
-            means[name] = mean_claim([value / rows for rows, value in own], held, bound, robust=robust)
-    return Score(1, means)
-
-
-def _sums(report: Report, task: TaskType, whose: str) -> dict[str, float]:
-    """Return a device's sums, each share bounded by the number of its predictions."""
-    right, sums = (
-        (report.right_global, report.sums_global)
-        if whose == "global"
-        else (report.right_personal, report.sums_personal)
-    )
-    limited = dict(sums)
-    for score in task.scores:
-        if score.share and score.name in sums:
-            limited[score.name] = min(max(sums[score.name], 0.0), report.held_back)
-    return limited | {task.counted: float(right)}
 
 
 def runtime_for(store: Store, bundle: str) -> str:

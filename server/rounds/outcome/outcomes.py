@@ -10,10 +10,10 @@ import numpy as np
 
 from edge_client.wire.scalars import Participant, decode_report
 from server.jobs.job import Job
-from server.rounds.outcome.counts import scalars_held_to
 from server.rounds.outcome.usual import usual_in
 from server.storage.schema.rows import Assignment, Reported, Round
 from server.storage.store import Store
+from server.strategy.counts import scalars_held_to
 from server.strategy.outliers import beyond, sizes, usual_sizes
 from server.strategy.registry import strategy_of
 from server.strategy.scalars import step_of_scalars

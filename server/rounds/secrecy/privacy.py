@@ -66,7 +66,9 @@ def has_paid_all(connection: Connection, job: Job, device: str) -> str | None:
     if not job.settings.is_private or participations.of(connection, job.id, device) < _most_times(job):
         return None
     most = _most_times(job)
-    return f"{job.name} has had this device {most} time{'' if most == 1 else 's'}, all that its privacy budget pays for"
+    return (
+        f"{job.name} has had this device {most} time{'' if most == 1 else 's'}, as often as its privacy budget allows"
+    )
 
 
 def clip_for(store: Store, job: Job, version: int) -> float | None:

@@ -34,7 +34,7 @@ def outcome_of(store: Store, job: Job, round_: Round) -> tuple[Outcome, dict[str
     inside = [summand for summand in known if summand.place in survivors]
     for summand in inside:
         sizes = sizes_in_sum(manifest, carried(store, job, summand.place), scores)
-        data = store.blobs.whole(summand.update or "").read_bytes()
+        data = store.blobs.read(summand.update or "")
         total.add(parted(data[tags_size(arrangement, standing.sharers, summand.place) :], sizes))
     context = arrangement.context(job.id, round_.number)
     unmask(total.parts, arrangement, context, dealt_in(standing, known), survivors, openings_in(known))

@@ -128,7 +128,7 @@ def wants(store: Store, job: Job, round_: Round) -> str | None:
         return None
     wanted = f"round {round_.number} wants {settings.complete} client{'s' if settings.complete > 1 else ''}"
     if not here:
-        return f"{wanted}, no device that is enrolled is suitable and here: enrol one, or look at `spry devices list`"
+        return f"{wanted}, no enrolled device is suitable and here: enrol one, or look at `spry devices list`"
     devices_here = "1 device is" if here == 1 else f"{here} devices are"
     then = "it goes on when all of them have reported"
     if settings.minimum is not None and settings.minimum > here:
@@ -229,15 +229,15 @@ def free_slots(store: Store, job: Job, round_: Round, taken: list[assignments.Ta
 def _obstacle(store: Store, job: Job, free: list[RoundSlot], device: Device) -> str | None:
     """Say why a device can take none of the slots that are left; None where it can."""
     if not free:
-        return "no place is left"
+        return "no slot is free"
     if (said := said_by(device)) is None:
         return None
     manifest = store.bundles.manifest(job.bundle)
     if not is_wanted(job, said):
-        return f"it asks for tasks of {said.job} alone (--job)"
+        return f"it asks only for tasks of {said.job} (--job)"
     if (why := unsuited(job, manifest, said)) is not None:
         return why
     runtimes, needs = runtimes_in(manifest, said), needs_of(store, job)
     if any(needs.fit(slot, runtimes, said.memory_bytes, low_memory=said.low_memory) for slot in free):
         return None
-    return f"no place that is left fits its memory ({(said.memory_bytes or 0) / 1e6:.0f} MB)"
+    return f"no free slot fits its memory ({(said.memory_bytes or 0) / 1e6:.0f} MB)"

@@ -24,6 +24,7 @@ from server.rounds.selection.fleet import depth_of, is_to_measure, needs_of, run
 from server.rounds.selection.openings import Opening, wait_until
 from server.rounds.selection.pace import most_passes
 from server.rounds.selection.standing import OpenRound, Pause, Reason, Standings, between, has_done, is_full
+from server.storage.files import mirrored
 from server.storage.identities import devices
 from server.storage.jobs import find_job
 from server.storage.schema.rows import Assignment, Device, Round
@@ -208,10 +209,10 @@ class Offers:
         if fits and check_in.memory_bytes is not None:
             memory = f"{check_in.memory_bytes / 1e6:.0f} MB of memory"
             if fits_alone:
-                return f"{name} has no place left that fits {memory} unless this device joins with --low-memory"
-            return f"{name} has no place left that fits {memory}"
+                return f"{name} has no free slot that fits {memory} unless this device joins with --low-memory"
+            return f"{name} has no free slot that fits {memory}"
         offered = ", ".join(check_in.runtimes)
-        return f"the bundle of {name} has no programs of {offered} for a place that is left; export it again"
+        return f"the bundle of {name} has no programs of {offered} for a free slot; export it again"
 
     def _give_back(self, open_round: OpenRound, slot: RoundSlot) -> None:
         with self._lock:
@@ -272,7 +273,6 @@ class Offers:
         settings = job.settings
         left = (assignment.until or current.deadline or self._store.now() + settings.deadline) - self._store.now()
         version = late.begun_with(assignment, current)
-        every = settings.device_evaluation
         return Task(
             id=assignment.id,
             job=job.id,
@@ -290,12 +290,21 @@ class Offers:
             training=assignment.training(settings.training),
             optimizers=settings.optimizers,
             batch=assignment.batch,
-            evaluate=bool(every) and assignment.round % every == 0,
+            evaluate=settings.evaluates_in(assignment.round),
             measure=is_to_measure(self._store, job, assignment.slot, version),
             clip=clip_for(self._store, job, version),
             sum=sum_of(self._store, job, assignment),
+            weights=self._mirrored(job, version),
             published=self._store.models.published(job.id, version) if settings.training.mode == "epoch" else 0.0,
         )
+
+    def _mirrored(self, job: Job, version: int) -> str:
+        """Name a version's weights where the server's own mirrors have them; a job's mirrors may show bundles alone."""
+        settings = self._store.settings
+        if not (settings.publish_weights and settings.mirrors) or job.settings.mirrors:
+            return ""
+        with self._store.database.read() as connection:
+            return mirrored.weights_of(connection, job.id, version)
 
     # --- check-ins of devices ---
 

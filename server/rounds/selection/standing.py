@@ -53,7 +53,7 @@ class OpenRound:
     def following(self) -> Reason:
         """The condition on which the next round opens, in words."""
         wanted = self.job.settings.complete
-        return f"the next opens when {wanted} have reported, or all that there are, or at this one's deadline"
+        return f"the next opens when {wanted} have reported, or all devices, or at this one's deadline"
 
 
 class Pause(NamedTuple):
@@ -176,4 +176,4 @@ def has_done(open_round: OpenRound) -> Reason:
 
 
 def is_full(open_round: OpenRound) -> Reason:
-    return f"round {open_round.number} of {open_round.job.name} has no place left; {open_round.following}"
+    return f"round {open_round.number} of {open_round.job.name} has no free slot; {open_round.following}"

@@ -41,18 +41,19 @@ def report(
         list[Path], typer.Argument(metavar="RUN...", help="Folders of `spry simulate`, or folders that hold them.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The page to write: .html, or .md with pictures beside it; else the terminal.")
+        Path | None,
+        typer.Option(help="The page to write: .html, or .md with pictures beside it; by default the terminal."),
     ] = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="html or md; by the ending of --out when left out.")
+        Format | None, typer.Option("--format", help="html or md; by default from the ending of --out.")
     ] = None,
     title: Annotated[str, typer.Option(help="The page's heading.")] = "Simulated runs",
     to: Annotated[
-        str | None, typer.Option(help="Send the curves there, as `spry job export` does, and compare nothing.")
+        str | None, typer.Option(help="Send the curves there, as `spry job export` does, without a comparison.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put simulated runs beside each other: scores, costs and learning curves, over seeds.
+    """Compare simulated runs: scores, costs and learning curves, over seeds.
 
     Example: spry report runs/ --out report.html
     """

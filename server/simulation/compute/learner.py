@@ -1,5 +1,7 @@
 """Define a simulation's model; the exporter provides it, found by its entry point in the group `spry.simulation`.
 
+A model that another distribution adds to the group takes its place.
+
 A learner computes for many clients at once: each has a batch and trainable weights of its own.
 """
 
@@ -102,8 +104,9 @@ class Exporter(Protocol):
 
 
 def exporter() -> Exporter:
-    """Opens models; to find it is to import the libraries behind it, which takes seconds."""
-    return plugins.added(plugins.SIMULATION)["model"].load()
+    """Return what opens models; to find it is to import the libraries behind it, which takes seconds."""
+    entries = list(plugins.added(plugins.SIMULATION).values())
+    return entries[-1].load()  # others' stand behind this project's
 
 
 def open_learner(source: str, *, device: str, **options: Any) -> Learner:

@@ -11,9 +11,10 @@ from edge_client.data.examples import Example
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score, combined
 from server.simulation.compute.learner import Learner
+from server.simulation.compute.programs import Programs
 
 
-def score(learner: Learner, encoder: TextEncoder, examples: Sequence[Example], weights: Weights) -> Score:
+def score(learner: Learner | Programs, encoder: TextEncoder, examples: Sequence[Example], weights: Weights) -> Score:
     """Score weights on a part of the test set."""
     task = task_named(learner.manifest.model.task)
     scores: list[Score] = []

@@ -19,8 +19,10 @@ from edge_client.data.batches import Batch
 from edge_client.estimators.estimator import trained
 from edge_client.gradient.estimate import shares
 from edge_client.step.passes import Pass
+from edge_client.training.round import Computation
 from edge_client.wire.protocol import Task
 from server.simulation.compute.learner import Bottleneck, Computed, Differentiated, Learner
+from server.simulation.compute.programs import Programs
 
 Given = TypeVar("Given")
 
@@ -93,8 +95,12 @@ class Dissolved(Exception):
     """A meeting ended because another member failed, whose error is the one to tell."""
 
 
-def run_together(learner: Learner, tasks: Sequence[Task], work: Callable[[int, JoinedPasses], Given]) -> list[Given]:
-    """`work(member, passes)` of every task, side by side."""
+def run_together(
+    learner: Learner | Programs, tasks: Sequence[Task], work: Callable[[int, Computation], Given]
+) -> list[Given]:
+    """`work(member, passes)` of every task, side by side; by a bundle's programs one after the other."""
+    if isinstance(learner, Programs):
+        return [work(number, learner.passes(task)) for number, task in enumerate(tasks)]
     meeting = Meeting(len(tasks))
 
     def member(number: int) -> Given:

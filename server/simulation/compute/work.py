@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from edge_client.arrays import Weights
@@ -23,12 +24,13 @@ from edge_client.estimators.estimator import Estimate, Estimator
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score
 from edge_client.training.epoch import Gradients, Judged, evaluate, steps_in
-from edge_client.training.round import LocalData, LocalModel, client_round, personalized
+from edge_client.training.round import Computation, LocalData, LocalModel, client_round, personalized
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
 from server.simulation.compute.learner import Learner, open_learner
+from server.simulation.compute.programs import Programs
 from server.simulation.compute.scores import score
-from server.simulation.compute.together import JoinedPasses, run_together
+from server.simulation.compute.together import run_together
 from server.simulation.data.dataset import open_dataset
 from server.simulation.data.population import Population
 from server.simulation.methods.fwdllm import ClosestDirection, GradientSpread
@@ -58,6 +60,8 @@ class Trained:
 
 def rows_together(plan: Plan) -> int:
     """Return how many rows are computed together, by the plan alone: the last bits may depend on it."""
+    if plan.runtime is not None:
+        return plan.settings.training.batch
     return ROWS[plan.device.partition(":")[0]]
 
 
@@ -67,7 +71,7 @@ class Worker:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.kind = task_named(plan.task)
-        self.population, self.learner = opened(plan)
+        self.population, self.learner = _computed(plan)
         self.manifest = self.learner.manifest
         self.tested = _spread(self.population.test, plan.test_examples)
         self._client = lru_cache(plan.settings.per_round)(self.population.client)
@@ -81,7 +85,7 @@ class Worker:
     def train(self, members: Sequence[ClientPart], weights: Weights, last_change: Weights) -> list[Trained]:
         """Mode epoch: all steps of a round."""
 
-        def work(number: int, passes: JoinedPasses) -> Trained:
+        def work(number: int, passes: Computation) -> Trained:
             client, task = members[number]
             estimator = _Watched(self._estimator(task, passes, last_change))
             model = self._model(passes, estimator)
@@ -101,7 +105,7 @@ class Worker:
     ) -> list[bytes]:
         """Mode iteration: one step's numbers, as they go over the wire."""
 
-        def work(number: int, passes: JoinedPasses) -> bytes:
+        def work(number: int, passes: Computation) -> bytes:
             client, task = members[number]
             estimator = self._estimator(task, passes, last_change)
             assert isinstance(estimator, ScalarEstimator)  # the settings refuse others
@@ -112,7 +116,7 @@ class Worker:
     def personal(self, members: Sequence[ClientPart], weights: Weights) -> list[tuple[int, int]]:
         """Mode iteration: each client's own model after a round, by its own test examples; a total and those right."""
 
-        def work(number: int, passes: JoinedPasses) -> tuple[int, int]:
+        def work(number: int, passes: Computation) -> tuple[int, int]:
             client, task = members[number]
             model = self._model(passes, self._estimator(task, passes, weights))
             own = personalized(task, model, self._data(client, task), weights)
@@ -125,7 +129,7 @@ class Worker:
         """Score weights on a part of the test set."""
         return score(self.learner, self._tested_encoder, self.tested[first:last], weights)
 
-    def _model(self, passes: JoinedPasses, estimator: Gradients) -> LocalModel:
+    def _model(self, passes: Computation, estimator: Gradients) -> LocalModel:
         return LocalModel(self.manifest, self.kind, passes, estimator)
 
     def _data(self, client: int, task: Task) -> LocalData:
@@ -146,7 +150,7 @@ class Worker:
     def _sequences(self, client: int) -> Sequence[Example]:
         return taken(self._client(client).train, self._encoder, self.plan.settings.training)
 
-    def _estimator(self, task: Task, passes: JoinedPasses, last_change: Weights) -> Estimator:
+    def _estimator(self, task: Task, passes: Computation, last_change: Weights) -> Estimator:
         kind = self.plan.kind.estimator_of(task.training)
         if self.plan.differences == "limit":
             kind = at_limit(kind)
@@ -169,6 +173,14 @@ class _Watched:
         return estimate
 
 
+def _computed(plan: Plan) -> tuple[Population, Learner | Programs]:
+    """Open a plan's clients, and its model or the bundle that stands for it."""
+    if plan.runtime is None:
+        return opened(plan)
+    programs = Programs(Path(plan.model), plan.runtime, plan.settings.training)
+    return population_of(plan, programs.template, programs.manifest.model.labels), programs
+
+
 def opened(plan: Plan) -> tuple[Population, Learner]:
     """Open a plan's clients and model: conversations need the model's template, and task layers the data's labels."""
     if task_named(plan.task).converses:
@@ -178,10 +190,12 @@ def opened(plan: Plan) -> tuple[Population, Learner]:
     return population, learner_of(plan, population.labels)
 
 
-def population_of(plan: Plan, template: Template | None = None) -> Population:
-    """Open a plan's clients."""
+def population_of(plan: Plan, template: Template | None = None, labels: Sequence[str] = ()) -> Population:
+    """Open a plan's clients; the classes' names are those of the data where none are given."""
     columns = Columns(**plan.columns)
-    dataset = open_dataset(plan.data, plan.task, columns=columns, by=plan.by, bad_rows=plan.bad_rows, template=template)
+    dataset = open_dataset(
+        plan.data, plan.task, columns=columns, by=plan.by, labels=labels, bad_rows=plan.bad_rows, template=template
+    )
     return Population(dataset, plan.clients, plan.alpha, plan.seed)
 
 

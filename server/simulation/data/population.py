@@ -43,7 +43,10 @@ class Population:
             raise DataError(f"a client's share of rows to be tested on must be between 0 and 1, got {own_test:g}")
         if alpha is None:
             if not dataset.by:
-                raise DataError("a natural split needs the column that tells whose a row is (--by), or give an --alpha")
+                raise DataError(
+                    "a natural split needs the column that says to which client a row belongs (--by), or give an "
+                    "--alpha"
+                )
             self._shares = by_kind(dataset.groups, clients, seed)
         else:
             self._shares = by_mix(dataset.groups, clients, alpha, seed)

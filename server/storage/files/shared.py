@@ -150,18 +150,18 @@ def _pieces_of(source: IO[bytes]) -> Iterator[bytes]:
 class S3Blobs:
     """Keep files in a bucket of what speaks S3, by way of `obstore`; its `AWS_*` variables say how to get there."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, setting: str = "SPRY_BLOB_STORE") -> None:
         self.name = url
         try:
             self._obstore: Any = import_module("obstore")
         except ModuleNotFoundError as error:
-            raise RuntimeMissing(f"SPRY_BLOB_STORE={url}", "s3", f"{error.name} is not installed") from None
+            raise RuntimeMissing(f"{setting}={url}", "s3", f"{error.name} is not installed") from None
         retries = {"max_retries": _S3_TRIES, "retry_timeout": timedelta(seconds=_S3_SECONDS)}
         try:
             self._bucket: Any = self._obstore.store.from_url(url, retry_config=retries)
             self.below("nothing")  # whether it is there, and lets this server in
         except (StoreAway, self._obstore.exceptions.BaseError) as error:
-            raise ServerConfigError(f"SPRY_BLOB_STORE={url} cannot be used: {_line(error)}") from None
+            raise ServerConfigError(f"{setting}={url} cannot be used: {_line(error)}") from None
 
     def put(self, key: str, source: IO[bytes]) -> None:
         source.seek(0)

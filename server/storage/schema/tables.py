@@ -19,7 +19,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA = 6
+SCHEMA = 7
 """Raise it with every column, table or index that comes: a database of an earlier version is given them."""
 schema = MetaData()
 
@@ -186,6 +186,7 @@ versions = Table(  # weights at the end of a round
     Column("optimizer", String(64)),
     Column("changed", JSON, nullable=False),
     Column("created", Float, nullable=False),
+    Column("mirrored", String(64)),  # the weights' blob, where mirrors show it
 )
 
 metrics = Table(

@@ -37,7 +37,7 @@ _POLL = 0.02
 _LOOK = 1.0
 _LONGEST_WAIT = 60.0
 Version = Annotated[int, Query(ge=-1, lt=2**31)]
-Published = Annotated[float | None, Query(ge=0, description="When that version was published, as its task told")]
+Published = Annotated[float | None, Query(ge=0, description="When that version was published, according to the task")]
 After = Annotated[int, Query(ge=-1, lt=2**31, description="Only rounds with a higher number")]
 
 
@@ -99,13 +99,13 @@ def show(services: UseServices, job: str) -> JobView:
 
 @router.post("/{job}/pause")
 def pause(services: UseServices, by: ByOperator, job: str) -> JobView:
-    """Hand out no more tasks; what is under way may finish."""
+    """Give out no more tasks; devices may finish those that they have."""
     return views.job(services.store, jobs.set_state(services.store, job, PAUSED, by))
 
 
 @router.post("/{job}/resume")
 def resume(services: UseServices, by: ByOperator, job: str) -> JobView:
-    """Go on with a job that was paused, or set aside because it could not go on."""
+    """Continue a job that was paused, or set aside because of an error."""
     resumed = jobs.set_state(services.store, job, RUNNING, by)
     services.store.wake.set()
     return views.job(services.store, resumed)

@@ -38,7 +38,9 @@ def test_a_bundle_passes_from_one_key_to_the_next(folder):
 
 
 def test_a_bundle_without_signatures(folder):
-    with pytest.raises(BundleError, match="the bundle is not signed, and this device takes those of the publisher"):
+    with pytest.raises(
+        BundleError, match="the bundle is not signed, and this device takes only those of the publisher"
+    ):
         signature.check_folder(folder, keys.public_of(keys.make()))
 
 

@@ -224,7 +224,7 @@ def test_a_device_keeps_its_identity(fleet, bundle):
 
 
 class Killed(BaseException):
-    """What nothing in the client handles, as SIGKILL."""
+    """An error that nothing in the client handles, like SIGKILL."""
 
 
 def test_killed_in_training_it_goes_on_where_it_was(fleet, bundle, monkeypatch):

@@ -52,7 +52,7 @@ def test_conversations_that_nobody_can_read_take_no_place(fleet, speaking):
 
 
 def of_peft(speaking, weights, count: int, prompt: str = PROMPT) -> str:
-    """What transformers and PEFT go on with, from the same weights."""
+    """Return what transformers and PEFT go on with, from the same weights."""
     from peft import PeftModel, set_peft_model_state_dict
 
     base = speaking.parent / "model"

@@ -37,7 +37,7 @@ class Device:
         self.process.wait()
 
     def steps(self) -> list[int]:
-        """Those that it has reported since it was started."""
+        """Return the steps that it has reported since it was started."""
         lines = (json.loads(line) for line in self.log.read_text().splitlines(keepends=True) if line.endswith("}\n"))
         return [line["step"] for line in lines if line["event"] == "progress"]
 

@@ -22,7 +22,7 @@ TEXTS = ["the ice is on the lake", "a train!", "it", "on the lake", "a b c", "th
 
 @pytest.fixture
 def home(trainable, tmp_path):
-    """Of a device that has other weights than the job began with."""
+    """Return the home of a device that has other weights than the job began with."""
     rng, store = np.random.default_rng(), DeviceStore(tmp_path / "home", SERVER)
     name = hashlib.sha256((trainable / FILE_NAME).read_bytes()).hexdigest()
     store.bundle(name).parent.mkdir(parents=True)
@@ -36,7 +36,7 @@ def home(trainable, tmp_path):
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """How many programs were loaded behind each one's run."""
+    """Return how many programs were loaded behind each one's run."""
     counts, run = [], OnnxRuntime.run
 
     def watched(runtime, program, inputs):

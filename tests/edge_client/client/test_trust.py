@@ -79,7 +79,7 @@ def test_torchscript_is_not_offered_unasked(fleet, hostile, victim):
 
 
 def test_torchscript_needs_a_publisher(fleet, hostile, victim):
-    with pytest.raises(SpryError, match="takes signed bundles alone: pin the key of their publisher with --trust"):
+    with pytest.raises(SpryError, match="takes only signed bundles: pin the key of their publisher with --trust"):
         fleet.client(runtime="torchscript")
 
 

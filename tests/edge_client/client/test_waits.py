@@ -1,4 +1,4 @@
-"""How long a client waits, and how it says so."""
+"""Test how long a client waits, and how it says so."""
 
 from datetime import datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What is said of a command's end."""
+"""Test what is said of a command's end."""
 
 import pytest
 

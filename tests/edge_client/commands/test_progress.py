@@ -1,4 +1,4 @@
-"""How far long work is, where no terminal is."""
+"""Test the progress of long work without a terminal."""
 
 import re
 import time

@@ -56,7 +56,7 @@ def test_a_column_that_is_not_there_is_told_before_the_device_enrols():
 
 def test_examples_of_one_class_are_told_with_their_number(fitting):
     _, told = fitting([{"text": text, "label": "yes"} for text, _ in PAIRS])
-    assert told == ["the data: all 20 examples are 'yes': of other classes this device can tell nothing"]
+    assert told == ["the data: all 20 examples are 'yes': this device can learn nothing about other classes"]
 
 
 def test_a_row_that_lacks_its_text_is_told_with_its_place(fitting):
@@ -93,7 +93,7 @@ TURNS = [{"from": "human", "value": "is there ice?"}, {"from": "gpt", "value": "
             "causal-lm",
             {"conversations": TURNS},
             {"conversations": [*TURNS, {"from": "moderator", "value": "closed"}]},
-            "message 3 is from 'moderator', and known are human",
+            "message 3 is from 'moderator', known are human",
         ),
         (
             "causal-lm",

@@ -72,7 +72,7 @@ def test_the_first_shape_that_fits_counts(names, fields):
         ({"messages": [{"from": None, "value": "a"}]}, "message 1 must have a from that is a text, got NoneType"),
         (
             {"conversations": [{"from": "human", "value": "a"}, {"from": "observation", "value": "b"}]},
-            "message 2 is from 'observation', and known are human, user, gpt",
+            "message 2 is from 'observation', known are human, user, gpt",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def test_tokens_are_those_of_transformers(name):
 
 
 def expected(name: str, messages: list[dict[str, str]]) -> list[int]:
-    """Of each token, whether it is of an answer: by transformers, from a template that marks them."""
+    """Tell for each token whether it is of an answer: by transformers, from a template that marks them."""
     marked = chats.tokenizer(chats.MARKED[name])
     found = marked.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
     return list(found["assistant_masks"])

@@ -11,7 +11,7 @@ from edge_client.generation.text import Detokenizer, StopWords
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    """Of bytes, with few merges: a character of another script takes several tokens."""
+    """Make a tokenizer of bytes, with few merges: a character of another script takes several tokens."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()

@@ -75,7 +75,7 @@ def rng():
 
 
 def surprise(samples, expected):
-    """How far the means of samples [steps, n] are from what is expected of them, in units of what chance may do."""
+    """Return how far the means of samples [steps, n] are from their expectations, in units of chance."""
     samples, expected = np.asarray(samples, np.float64), np.atleast_1d(expected)
     samples = samples.reshape(len(samples), -1)
     rounding = 1e-5 * (np.abs(samples).max() + np.abs(expected).max())

@@ -1,4 +1,4 @@
-"""What two devices have in common, against the library's own keys and ways of computing it that differ."""
+"""Test what two devices have in common, against the library's own keys and ways of computing it that differ."""
 
 import hashlib
 import hmac
@@ -90,7 +90,7 @@ def test_what_is_dealt_says_nothing_without_the_pad():
 
 @pytest.mark.parametrize("identity", [(1).to_bytes(32, "little"), bytes(32)])
 def test_keys_of_low_order_are_refused(identity):
-    with pytest.raises(TrainingError, match=r"key .*is none: nothing is sent"):
+    with pytest.raises(TrainingError, match=r"key .*is invalid: this device sends nothing"):
         Device().lock(End(identity, public(bytes(range(32))), 1, ()))
-    with pytest.raises(TrainingError, match="a key of the round is none"):
+    with pytest.raises(TrainingError, match="a key of the round is invalid"):
         Device().lock(End(Device().identity, bytes(32), 1, ()))

@@ -123,7 +123,7 @@ def test_sums_of_fewer_than_three_are_helped_by_nobody():
 
 def test_a_roster_of_too_few_is_refused(four):
     peers = four.arrangement.roster(0).peers
-    with pytest.raises(SpryError, match="2 of this device's team take part; a sum is of 3 at least"):
+    with pytest.raises(SpryError, match="2 of this device's team take part; a sum needs at least 3"):
         four.members[0].shares(roster_of(four, 0, peers=peers[:1]))
 
 
@@ -132,7 +132,7 @@ def test_a_roster_that_repeats_a_key_is_refused(four):
     for peers in ((first, first, third), (first, replace(second, mask=first.mask), third),
                   (first, replace(second, identity=first.identity), third),
                   (first, second, replace(third, mask=four.cards[0]))):  # fmt: skip
-        with pytest.raises(SpryError, match="a key or place stands for two devices"):
+        with pytest.raises(SpryError, match="a key or slot belongs to two devices"):
             four.members[0].shares(roster_of(four, 0, peers=peers))
 
 
@@ -147,7 +147,7 @@ def test_keys_that_are_not_their_devices_open_nothing(four, swapped):
     four.share([1, 2, 3])
     four.update(range(4))
     for place in range(swapped + 1):
-        with pytest.raises(SpryError, match=r"place \d was told of other keys or shares"):
+        with pytest.raises(SpryError, match=r"place \d got other keys or shares"):
             four.members[place].vow(four.survivors(place))
     liar, one = four.members[0], four.members[1]
     assert one._lock_with(one._mates[0]).pads(own=False) != liar._lock_with(peers[0]).pads(own=True), "if all told them"
@@ -156,13 +156,13 @@ def test_keys_that_are_not_their_devices_open_nothing(four, swapped):
 
 
 def test_another_minimum_than_the_tasks_is_refused(four):
-    with pytest.raises(SpryError, match="would open sums of 2 devices, where its task said 3"):
+    with pytest.raises(SpryError, match="would open sums of 2 devices, where its task named 3"):
         four.members[0].shares(roster_of(four, 0, least=2))
 
 
 def test_a_second_roster_of_a_round_is_refused(four):
     four.share([0])
-    with pytest.raises(SpryError, match="it told another roster of the same round before"):
+    with pytest.raises(SpryError, match="the server sent another roster of the same round before"):
         four.members[0].shares(roster_of(four, 0, cap=7))
     assert four.members[0].shares(roster_of(four, 0)) == four.shares[0], "the same again is answered the same"
 
@@ -171,7 +171,7 @@ def test_devices_that_were_told_different_rosters_cannot_read_each_other(four):
     four.share([0, 1, 2])
     four.shares[3] = four.members[3].shares(roster_of(four, 3, cap=1))
     four.update(range(4))
-    with pytest.raises(SpryError, match="place 3 was told of other keys or shares"):
+    with pytest.raises(SpryError, match="place 3 got other keys or shares"):
         four.members[1].vow(four.survivors(1))
 
 
@@ -199,12 +199,12 @@ def test_devices_that_know_each_other_by_other_units_or_places_cannot_read_each_
 def test_a_second_set_of_sharers_is_refused(four):
     four.share(range(4))
     four.update([0])
-    with pytest.raises(SpryError, match="it told another sharers of the same round before"):
+    with pytest.raises(SpryError, match="the server sent another sharers of the same round before"):
         four.members[0].update(set_of([0, 1, 2]), lambda *_: four.updates[0])
     with pytest.raises(SpryError, match="2 of this device's team shared"):
         four.members[1].update(set_of([1, 2]), lambda *_: four.updates[1])
     for places in ([0, 1, 3], range(5)):
-        with pytest.raises(SpryError, match="does not fit the roster"):
+        with pytest.raises(SpryError, match="the devices with shares are not those of the roster"):
             four.members[2].update(set_of(places), lambda *_: four.updates[2])
 
 
@@ -215,7 +215,7 @@ def test_devices_that_masked_with_others_are_found_out(four):
         set_of([0, 1, 2]), lambda *_: {part: n.copy() for part, n in four.updates[0].items()}
     )
     four.update([1, 2, 3])
-    with pytest.raises(SpryError, match="place 0 was told of other keys or shares"):
+    with pytest.raises(SpryError, match="place 0 got other keys or shares"):
         four.vow([1])
 
 
@@ -248,9 +248,9 @@ def test_a_second_set_of_survivors_is_refused(four):
     ready(four)
     four.vow(range(4))
     lie = told_survivors(four, [0, 1, 2], 0)
-    with pytest.raises(SpryError, match="it told another survivors of the same round before"):
+    with pytest.raises(SpryError, match="the server sent another survivors of the same round before"):
         four.members[0].vow(lie)
-    with pytest.raises(SpryError, match="it told another survivors of the same round before"):
+    with pytest.raises(SpryError, match="the server sent another survivors of the same round before"):
         four.members[0].opening(lie)
 
 
@@ -287,7 +287,7 @@ def test_what_team_mates_said_cannot_be_kept_from_a_device_that_has_not_heard_it
     view = four.survivors(2, with_vows=True)
     assert not Survivors.decoded(view).tags
     four.members[2].opening(view)
-    with pytest.raises(SpryError, match="what other devices said is missing"):
+    with pytest.raises(SpryError, match="messages of other devices are missing"):
         four.members[3].opening(changed(four.survivors(3, with_vows=True), tags=()))
 
 
@@ -358,7 +358,7 @@ def test_too_few_or_other_witnesses_are_refused(four):
 
 def test_a_device_that_is_said_to_be_gone_says_nothing(four):
     ready(four)
-    with pytest.raises(SpryError, match="does not fit whose shares"):
+    with pytest.raises(SpryError, match="the devices in the sum are not those with shares"):
         four.members[3].vow(changed(four.survivors(3), places=set_of([0, 1, 2])))
 
 
@@ -398,7 +398,7 @@ def test_messages_read_as_they_were_written(four):
     for other in (whole[:-1], whole + b"x"):
         with pytest.raises(BadAnswer, match="the server's part of a sum is"):
             Roster.decoded(other, own)
-    with pytest.raises(BadAnswer, match="a sum's witness is nobody"):
+    with pytest.raises(BadAnswer, match="a sum names a witness that does not exist"):
         Roster.decoded(whole[:-1] + bytes([99]), own)
     with pytest.raises(BadAnswer, match="at stage 77 of a sum"):
         View.decoded(bytes([77, 0, 0, 0, 0]))

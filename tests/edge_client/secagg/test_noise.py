@@ -20,7 +20,7 @@ def numbers_of(parts):
 
 
 def summed(share, updates, count):
-    """What a server comes to: the integers add up and wrap around."""
+    """Return a server's sum: the integers add up and wrap around."""
     parts = [share.encoded(update, count, os.urandom(32)) for update in updates]
     return {part: sum((one[part] for one in parts[1:]), parts[0][part]) for part in parts[0]}
 

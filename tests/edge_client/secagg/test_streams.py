@@ -46,7 +46,7 @@ def test_two_devices_share_a_seed_that_others_have_not():
 
 
 def test_a_key_that_is_no_point_is_refused():
-    with pytest.raises(TrainingError, match="a key of the round is none"):
+    with pytest.raises(TrainingError, match="a key of the round is invalid"):
         mask_seed(bytes(range(32)), bytes(32), b"c")
 
 

@@ -26,7 +26,7 @@ def random(of: Labelled, seed: int = 0) -> np.ndarray:
 
 
 def given(logits: np.ndarray, of: Labelled) -> np.ndarray:
-    """What programs give in place of logits: the likeliest follower and the true one's loss, [rows, tokens, 2]."""
+    """Return what programs give for logits, [rows, tokens, 2]: the likeliest follower, the true one's loss."""
     found = np.zeros((*logits.shape[:2], 2), np.float32)
     found[..., 0] = logits.argmax(-1)
     each = iter(losses(logits, of))
@@ -37,13 +37,13 @@ def given(logits: np.ndarray, of: Labelled) -> np.ndarray:
 
 
 def tokens(of: Labelled) -> list[list[int]]:
-    """Of each example."""
+    """Return the tokens of each example."""
     given, masks = of.encoded.tokens["input_ids"], of.encoded.tokens["attention_mask"] == 1
     return [given[row][masks[row]].tolist() for row in range(len(of.examples))]
 
 
 def losses(logits: np.ndarray, of: Labelled) -> list[float]:
-    """Of each token that is predicted, one by one."""
+    """Return the loss of each predicted token, one by one."""
     return [
         -math.log(math.exp(row[place][token]) / sum(map(math.exp, row[place])))
         for row, ids in zip(logits.astype(float), tokens(of), strict=True)

@@ -1,4 +1,4 @@
-"""What a client repeats of a step is what the server did, to the last bit where both are this code."""
+"""Test that a client's repeated step is the server's, to the last bit where both are this code."""
 
 import math
 from dataclasses import replace

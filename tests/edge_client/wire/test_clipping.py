@@ -1,4 +1,4 @@
-"""What leaves a device of a private job: no longer than its clip, and silent about its examples."""
+"""Test what leaves a device of a private job: no longer than its clip, and silent about its examples."""
 
 from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""What the programs of whole exports compute: PEFT's losses, and derivatives of its model."""
+"""Test what the programs of whole exports compute: PEFT's losses, and derivatives of its model."""
 
 import numpy as np
 import pytest

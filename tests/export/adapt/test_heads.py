@@ -39,7 +39,7 @@ def case(request):
 
 
 def entering(loaded, name, batches):
-    """What the layer multiplies its weight with, of all tokens that are no filling: the weight's gradient tells."""
+    """Return the layer's input for all tokens but padding, from the weight's gradient."""
     layer = loaded.model.get_submodule(name)
     seen = []
     handle = layer.register_forward_pre_hook(lambda _module, given: seen.append(given[0]))

@@ -21,7 +21,7 @@ def layers_of(loaded, architecture):
 
 
 def gradients(loaded, layers):
-    """Of the loss by whole weights, on other inputs than the directions are found with."""
+    """Return the loss's gradients by whole weights, on other inputs than those of the directions."""
     parameters = [loaded.model.get_submodule(name).weight.requires_grad_() for name in layers]
     inputs = sample_inputs(loaded, 16, 12, seed=7)
     loss = torch.nn.functional.cross_entropy(loaded.model(**{k: v for k, v in inputs.items() if k != "labels"}).logits,

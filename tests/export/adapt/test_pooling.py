@@ -25,9 +25,11 @@ def opened(folder):
 
 
 def means_and_pooled(base, wrapped, loaded):
-    """Build texts that nothing was learned by."""
+    """Build texts that nothing was learned by, single ones and pairs in turns."""
     means, pooled = [], []
-    for batch in random_texts(loaded, 256, 16, seed=99):
+    for number, batch in enumerate(random_texts(loaded, 256, 16, seed=99)):
+        if number % 2:
+            batch["token_type_ids"].zero_()
         inputs = {name: value for name, value in batch.items() if name != "labels"}
         mask = inputs["attention_mask"][..., None]
         with torch.no_grad():
@@ -71,5 +73,5 @@ def test_what_has_no_pooler_or_no_tokenizer_is_refused():
 
 
 def test_other_adapters_are_refused():
-    with pytest.raises(ExportError, match="--from-mean teaches LoRA's layers, got --peft ia3"):
+    with pytest.raises(ExportError, match="--from-mean trains LoRA's layers, got --peft ia3"):
         check_adapter(AdapterOptions(method="ia3", from_mean=True))

@@ -1,4 +1,4 @@
-"""What is measured beside a bundle; the command that shows it is tried in tests/edge_client/commands."""
+"""Test what is measured beside a bundle; the command that shows it is tried in tests/edge_client/commands."""
 
 import json
 import shutil

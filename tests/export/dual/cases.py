@@ -1,4 +1,4 @@
-"""How each op with a forward-AD rule is called in models: one generator of calls per op."""
+"""List the calls of each op with a forward-AD rule in models: one generator of calls per op."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Chooser:
         return [size if self.flag() else 1 for size in shape]
 
     def operand(self, shape: Sequence[int], *, moving: bool, positive: bool = False) -> Dual:
-        """What broadcasts against rows of `shape`: rows, or a weight of as many dimensions or fewer."""
+        """Return what broadcasts against rows of `shape`: rows, or a weight of as many dimensions or fewer."""
         shape = self.broadcast(shape)
         if self.flag():
             return self.rows(*shape, moving=moving, positive=positive)
@@ -111,7 +111,7 @@ def constant(value: Tensor, *, batched: bool) -> Dual:
 
 
 def run(target: Callable[..., Any], case: Case, directions: Directions) -> list[Dual]:
-    """What the transform makes of a graph that holds this one call."""
+    """Return what the transform makes of a graph that holds this one call."""
     graph = fx.Graph()
     leaves, spec = tree_flatten((case.args, case.kwargs))
     duals = [leaf for leaf in leaves if isinstance(leaf, Dual)]

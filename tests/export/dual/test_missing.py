@@ -1,4 +1,4 @@
-"""What the user of a model with an unknown op is told, and what a rule of one's own takes."""
+"""Test what the user of a model with an unknown op is told, and what a rule of one's own takes."""
 
 import re
 

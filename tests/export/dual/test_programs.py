@@ -1,4 +1,4 @@
-"""What programs cost, read off their graphs: where tangents are, and how often a frozen weight is used."""
+"""Test what programs cost, read off their graphs: where tangents are, and how often a frozen weight is used."""
 
 from collections import Counter
 
@@ -28,7 +28,7 @@ def calls(graph):
 
 
 def counted(graph, *targets):
-    """How often each op is called, `targets` only if given."""
+    """Return how often each op is called, `targets` only if given."""
     return Counter(str(node.target) for node in calls(graph) if not targets or node.target in targets)
 
 

@@ -84,7 +84,7 @@ KEYS, VALUES = plain("key"), plain("value")
 
 
 def attended(shares=softmax, keys=KEYS, values=VALUES, layers=2):
-    """How many of the layers all tokens still go through, with the same results."""
+    """Return how many of the layers all tokens still go through, with the same results."""
     found, inputs = toy(Attention(shares, keys, values).eval().requires_grad_(False))
     before = evaluate(found, inputs)
     assert products_of_tokens(found) == layers

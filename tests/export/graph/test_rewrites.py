@@ -1,4 +1,4 @@
-"""What models spell in several ways becomes one; results stay what the eager module computes."""
+"""Test that several spellings of an op become one, with the eager module's results."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from tests.export.graphs import evaluate, text_of, toy
 
 
 def turned(hidden):
-    """What DeBERTa and MPNet do: a copy of a permuted value, read as it lies."""
+    """Compute what DeBERTa and MPNet do: a copy of a permuted value, read as it lies."""
     return hidden.permute(0, 2, 1).contiguous().view(2, 40)[:, :8]
 
 

@@ -57,7 +57,7 @@ def as_stored(
 
 
 def compared(program: Program, name: str, value: Tensor) -> Tensor:
-    """What is compared of a result: of a language model's tokens their losses, as rounding turns the likeliest."""
+    """Return the part of a result to compare: a language model's losses of tokens, as rounding turns the likeliest."""
     labels = [value_of(node).shape for node in program.inputs if slot_of(node).name == "labels"]
     return value[..., 1:] if name == "logits" and (BATCH, LENGTH) in labels else value
 

@@ -207,7 +207,7 @@ def test_bytes_depend_on_the_programs_alone(product):
 
 
 def digest():
-    """Of a block's file."""
+    """Return the digest of a block's file."""
     chain = Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH)
     (content,) = LOWERING.lower("block.1", segment_programs(chain, 2)[:2], chain.captured.stored, "int8").files.values()
     return hashlib.sha256(content).hexdigest()

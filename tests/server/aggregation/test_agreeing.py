@@ -1,4 +1,4 @@
-"""Who goes against the others: by hand, beside all partings, and in fleets whose devices differ."""
+"""Test which devices go against the others: by hand, beside all partings, and in fleets whose devices differ."""
 
 from itertools import combinations
 
@@ -99,7 +99,7 @@ def test_chance_leaves_hardly_anybody_out(devices):
 
 
 def fleet(rng, alpha, turned=0, factor=1.0, devices=10, examples=100):
-    """What devices say of a head of zeros: errors times features, whose classes lie apart by less than their spread.
+    """Make a fleet's updates of a head of zeros: errors times features, whose classes overlap.
 
     The last ones call each class by the next one's name (`turned`), or send their change times a factor.
     """

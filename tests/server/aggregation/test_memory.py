@@ -1,4 +1,4 @@
-"""What devices said in all of their rounds: by hand, over many rounds, and in few numbers."""
+"""Test the memory of devices' updates in all of their rounds: by hand, over many rounds, and in few numbers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What strangers, devices and the wrong devices send to do harm: no answer is the server's own failure."""
+"""Test what strangers, devices and the wrong devices send to do harm: no answer is the server's own failure."""
 
 import json
 from itertools import product

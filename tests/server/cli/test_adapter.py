@@ -1,4 +1,4 @@
-"""What a job has learned, in each format, as somebody takes it from a terminal."""
+"""Test what a job has learned, in each format, as somebody takes it from a terminal."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What an administrator does from a terminal, against a real server."""
+"""Test what an administrator does from a terminal, against a real server."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What a stranger does wrong with a server's commands: one line each that says what to do."""
+"""Test what a stranger does wrong with a server's commands: one line each that says what to do."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Who may do what, and how secrets are kept."""
+"""Test who may do what, and how secrets are kept."""
 
 import stat
 from dataclasses import asdict
@@ -183,7 +183,7 @@ def test_the_administrators_token_is_made_once_and_kept_private(tmp_path):
     ("name", "value", "told"),
     [
         ("SPRY_ADMIN_TOKEN", "secret", "at least 20 characters"),
-        ("SPRY_ADMIN_TOKEN", "a" * 30, "nobody guesses"),
+        ("SPRY_ADMIN_TOKEN", "a" * 30, "nobody can guess"),
         ("SPRY_DATABASE_URL", "mysql://x", "sqlite, postgresql"),
         ("SPRY_TICK_SECONDS", "-1", "SPRY_TICK_SECONDS"),
         ("SPRY_CONFIG", "/nowhere.toml", "does not exist"),

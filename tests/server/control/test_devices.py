@@ -61,7 +61,7 @@ def test_why_a_device_waits(serving, bundle, database):
         server.advance()
         assert waits(runtimes=["executorch"]) == ["job first needs one of the runtimes onnx", "job second is paused"]
         assert waits(runtimes=["onnx"], job="second") == [
-            "job first: it asks for tasks of second alone (--job)", "job second is paused",
+            "job first: it asks only for tasks of second (--job)", "job second is paused",
         ]  # fmt: skip
         task = device.task(job="first")
         assert waits(job="first") == []  # it has a part

@@ -31,7 +31,7 @@ def test_without_an_address_there_is_none(server):
     [
         ({"server": "spry.example"}, "is no address of a server"),
         ({"server": "ftp://spry.example"}, "is no address of a server"),
-        ({"server": "https://a", "key": "short"}, "the publisher's key is none"),
+        ({"server": "https://a", "key": "short"}, "the publisher's key is invalid"),
         ({"key": "x" * 43 + "y"}, "body.key"),
         ({"server": "https://" + "a" * 300}, "body.server"),
     ],

@@ -1,4 +1,4 @@
-"""What a job is heading for, what holds it up, and what happened to it."""
+"""Test what a job is heading for, what holds it up, and what happened to it."""
 
 import shutil
 
@@ -61,18 +61,18 @@ def test_what_holds_a_job_up(serving, bundle, database):
         server.create_job(server.upload(bundle), per_round=3, over_selection=1, minimum=3, optimizers=AVERAGE)
         server.advance()
         (alone,) = advice(server)
-        assert "no device that is enrolled is suitable and here" in alone
+        assert "no enrolled device is suitable and here" in alone
         devices = [server.device(f"pi {number}") for number in range(5)]
         here(server, devices[:3], runtimes=["executorch"])
         here(server, devices[3:4], memory_bytes=10)
         here(server, devices[4:], job="another")
         later(server, 3)
         told = advice(server)
-        assert told[0].startswith("round 1 wants 3 clients, no device that is enrolled is suitable and here")
+        assert told[0].startswith("round 1 wants 3 clients, no enrolled device is suitable and here")
         assert set(told[1:]) == {
             "no part for pi 0, pi 1, pi 2, which are here: job needs one of the runtimes onnx",
-            "no part for pi 3, which is here: no place that is left fits its memory (0 MB)",
-            "no part for pi 4, which is here: it asks for tasks of another alone (--job)",
+            "no part for pi 3, which is here: no free slot fits its memory (0 MB)",
+            "no part for pi 4, which is here: it asks only for tasks of another (--job)",
         }
         server.call("POST", "/v1/jobs/job/pause")
         assert advice(server) == ["it is paused: no device is given a part until somebody resumes it"]

@@ -151,7 +151,7 @@ def test_nonsense_is_refused(server, signer, proof):
 
 def test_a_key_that_is_none(server):
     wanted = {"token": server.token(), "name": "pi", "public_key": "nonsense"}
-    assert "the device's public key is none" in server.call("POST", "/v1/devices", 422, json=wanted).json()["detail"]
+    assert "the device's public key is invalid" in server.call("POST", "/v1/devices", 422, json=wanted).json()["detail"]
 
 
 def test_files_of_a_bundle_and_administrators_routes(server, signer, bundle):

@@ -54,7 +54,7 @@ def test_a_node_names_what_is_its_own():
     assert text_of(run, "data", {"partition-id": 3}) == "rows/3.jsonl"
     assert text_of(run, "data", {"data": "own.jsonl"}) == "own.jsonl"
     assert text_of(run, "text", {}, "") == ""
-    with pytest.raises(FlowerError, match="only names of the node's configuration may stand in braces"):
+    with pytest.raises(FlowerError, match="only names of the node's configuration may be in braces"):
         text_of(run, "data", {})
     with pytest.raises(FlowerError, match="threads is neither in the node's configuration nor in the run's"):
         text_of(run, "threads", {})

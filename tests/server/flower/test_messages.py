@@ -1,4 +1,4 @@
-"""What goes between a SuperLink and its nodes: what was told is what is heard, and nothing else is taken."""
+"""Test messages between a SuperLink and its nodes: they arrive as sent, and nothing else is accepted."""
 
 from dataclasses import replace
 

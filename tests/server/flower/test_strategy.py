@@ -101,7 +101,7 @@ def named(bundle):
 def node(named):
     """Makes nodes that move each of their weights by some amount."""
 
-    def made(position, moves=0.01, examples=10, memory=None, bundle=named):
+    def made(position, moves=0.01, examples=10, memory=None, bundle=named, **evaluated):
         def answer(message):
             if message.metadata.message_type == MessageType.QUERY:
                 return offer_content(NodeOffer(CheckIn(["numpy"], examples, memory), bundle, position))
@@ -109,7 +109,9 @@ def node(named):
             manifest = Toy().manifest()
             own = [parameter.name for parameter in manifest.trained_with(task.units)]
             tensors = {name: weights[name] + np.float32(moves) for name in own}
-            return update_content(NodeUpdate(tensors, Report(examples=examples, steps=1, loss=moves)))
+            return update_content(
+                NodeUpdate(tensors, Report(examples=examples, steps=-(-examples // B), loss=moves, **evaluated))
+            )
 
         return answer
 
@@ -139,7 +141,7 @@ def test_replies_with_different_keys_come_to_what_the_servers_strategy_makes_of_
         own, place = message.metadata.dst_node_id, NODES.index(message.metadata.dst_node_id)
         tensors = {one.name: weights[one.name] + np.float32(moves[own]) for one in manifest.trained_with(task.units)}
         lengths = norms(without_moments(tensors), start.weights, manifest.head_names, manifest.units)
-        report = Report(examples=10 + place, steps=1, loss=moves[own])
+        report = Report(examples=10 + place, steps=-(-(10 + place) // B), loss=moves[own])
         updates.append(Contribution(task.id, tuple(task.units), task.training, lengths, report, lambda t=tensors: t))
     assert len({update.units for update in updates}) > 1
     context = RoundContext(settings, manifest, usual([update.norms for update in updates]))
@@ -147,7 +149,32 @@ def test_replies_with_different_keys_come_to_what_the_servers_strategy_makes_of_
     for name, value in expected.weights.items():
         assert arrays[name].numpy().tobytes() == value.tobytes()
     assert figures["clients"] == 3
-    assert figures["num-examples"] == 33
+    assert figures["examples"] == 33
+
+
+def test_accuracies_of_nodes_are_combined_by_the_jobs_rule(bundle, node):
+    """One that claims a thousand times the examples of others weighs no more than they do."""
+    honest = {"held_back": 10, "right_global": 5, "right_personal": 8}
+    claims = {"examples": 10_000, "held_back": 10_000, "right_global": 10_000, "right_personal": 0}
+    told = [honest, honest, claims]
+    strategy = strategy_for(bundle)
+    grid = Nodes({number: node(place, **told[place]) for place, number in enumerate(NODES)})
+    _, first = round_of(strategy, grid)
+    _, second = round_of(strategy, grid, 2)
+    assert "accuracy_global" not in first  # nobody has trained the task layer yet
+    assert second["accuracy_global"] == pytest.approx((0.5 + 0.5 + 1.0) / 3)
+    assert second["accuracy_personal"] == pytest.approx((0.8 + 0.8 + 0.0) / 3)
+    assert second["evaluated"] == 3
+
+
+def test_a_node_that_counts_more_than_there_can_be_is_left_out(bundle, node, caplog):
+    grid = Nodes({number: node(place) for place, number in enumerate(NODES)})
+    grid.answers[NODES[2]] = node(2, held_back=5, right_global=6)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        logging.getLogger("flwr").addHandler(caplog.handler)
+        _, figures = round_of(strategy_for(bundle), grid)
+    assert figures["clients"] == 2
+    assert "node 303 is left out: the update is refused: its report counts 6 right of 5 held back" in caplog.text
 
 
 def test_a_node_is_asked_once_and_trains_in_each_round(bundle, node):
@@ -170,7 +197,7 @@ def test_a_round_waits_for_its_nodes(bundle, node, monkeypatch):
     [
         (refusal_content("its rows are gone"), "node 303 is left out: its rows are gone"),
         (Error(code=3, reason="it died"), "node 303 failed: it died"),
-        (RecordDict(), "node 303 is left out: what was told is not valid: a report"),
+        (RecordDict(), "node 303 is left out: the message is not valid: a report"),
     ],
 )
 def test_a_node_that_fails_is_told_of_and_the_others_count(bundle, node, answer, told, caplog):

@@ -51,7 +51,7 @@ def test_a_template_that_does_more_is_left_to_the_base(name):
 
 
 def in_go(text: str, messages: list[dict]) -> str:
-    """What Go's `text/template` makes of the few words that a Modelfile uses of it."""
+    """Render the few words of Go's `text/template` that a Modelfile uses."""
     lead, body, asking = re.fullmatch(
         r"(.*?)\{\{ range \.Messages \}\}(.*)\{\{ end \}\}\{\{ end \}\}(.*)", text, re.DOTALL
     ).groups()

@@ -107,7 +107,7 @@ def _add_tensors(writer, model, kind_of_weights, gguf) -> None:
 
 
 def _laid_out(name: str, value: np.ndarray, config, *, pairs: bool) -> np.ndarray:
-    """What llama.cpp keeps in another way than transformers."""
+    """Lay out what llama.cpp keeps in another way than transformers."""
     layer = name.split(".")[-2]
     if config.model_type == "gpt2" and layer in ("c_attn", "c_proj", "c_fc") and value.ndim == 2:
         return value.T

@@ -36,8 +36,11 @@ def test_every_setting_is_described_once():
 
 def test_a_setting_is_helped_as_the_command_does_and_stands_in_its_group():
     groups = {group.title: {one.name: one for one in group.settings} for group in described()}
-    assert "Take agreeing where some devices may lie" in groups["Aggregation"]["aggregation"].help
-    assert groups["The server's step"]["optimizers.units.learning_rate"].help == "The server's rate of the units."
+    assert "Use agreeing if some devices may lie" in groups["Aggregation"]["aggregation"].help
+    assert (
+        groups["The server's step"]["optimizers.units.learning_rate"].help
+        == "The server's learning rate for the units."
+    )
     assert (groups["Rounds"]["rounds"].kind, groups["Rounds"]["rounds"].least) == ("integer", 1)
     assert groups["Differential privacy"].keys() >= {"privacy_epsilon", "privacy_times"}
     assert "keep" in groups["Other"], "no group names it"

@@ -1,4 +1,4 @@
-"""Where settings of jobs and simulations start from."""
+"""Test where settings of jobs and simulations start from."""
 
 from copy import deepcopy
 from typing import get_args

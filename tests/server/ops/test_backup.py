@@ -35,7 +35,7 @@ def command(*args: object) -> dict:
 
 
 def adapter(server, folder: Path, *version: str) -> tuple[dict, bytes]:
-    """What a job has learned: its version and its bits."""
+    """Return what a job has learned: its version and its bits."""
     spry(server, "adapter", "download", "crash", "--out", str(folder), *version)
     return json.loads((folder / "spry.json").read_text()), (folder / "adapter_model.safetensors").read_bytes()
 

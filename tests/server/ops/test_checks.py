@@ -1,4 +1,4 @@
-"""What `spry doctor` says of a server's data and certificate."""
+"""Test what `spry doctor` says of a server's data and certificate."""
 
 import os
 import resource

@@ -173,7 +173,7 @@ def test_directions_at_bottlenecks_stay_on_the_device(narrow, training, advice):
     def settings(**others):
         return JobSettings(training=Training(**{**shape, **others}))
 
-    with pytest.raises(Refusal, match=rf"\(bottleneck\) is moved at bottlenecks.*{advice}"):
+    with pytest.raises(Refusal, match=rf"\(bottleneck\) has directions at bottlenecks.*{advice}"):
         complete(settings(**training), manifest)
     assert complete(settings(), manifest).training.per_example
     assert complete(settings(estimator="central", mode="iteration"), manifest).training.head == "joint"

@@ -1,4 +1,4 @@
-"""How far back devices go for so many passes in their mean: two blocks, each of two units, a pass each way back."""
+"""Test the depth of devices for so many passes in their mean: two blocks, each of two units, a pass each way back."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a step costs, in forward passes: counted by hand for two blocks with two units each, the last of one token."""
+"""Test the forward passes of a step: counted by hand for two blocks with two units each, the last of one token."""
 
 import pytest
 from msgspec.structs import replace

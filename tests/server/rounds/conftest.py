@@ -1,4 +1,4 @@
-"""What tests of several modules of rounds share."""
+"""Share fixtures among the tests of rounds."""
 
 import itertools
 

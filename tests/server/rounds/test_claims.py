@@ -1,4 +1,4 @@
-"""Who closes a round, when workers die, are slow, or have clocks of their own."""
+"""Test who closes a round, when workers die, are slow, or have clocks of their own."""
 
 import time
 

@@ -36,7 +36,7 @@ def mixed(first: int) -> list[Example]:
 
 @pytest.fixture
 def trained(bench, changed):
-    """What a client sends after one step at rate 1."""
+    """Return what a client sends after one step at rate 1."""
 
     def run(examples, **asked):
         own = changed(epochs=1, learning_rate=1.0, **asked)

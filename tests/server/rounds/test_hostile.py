@@ -1,4 +1,4 @@
-"""What a hostile or broken device sends: refused with the reason, counted, never averaged."""
+"""Test what a hostile or broken device sends: refused with the reason, counted, never averaged."""
 
 import json
 import struct
@@ -285,7 +285,7 @@ def test_who_says_it_has_more_examples_weighs_no_more(server, bundle_name, rule)
 
 
 def of_versions(state):
-    """What devices said by the version at which they did: each server gives them other names."""
+    """Return what devices said by the version at which they did: each server gives them other names."""
     return {
         f"{FINGERPRINTS}{own[-1]:.0f}" if name.startswith(FINGERPRINTS) else name: own for name, own in state.items()
     }

@@ -256,7 +256,7 @@ def test_a_full_round_tells_devices_when_to_come_back(server, bundle_name):
     server.device().task()
     answer = server.device().check_in()
     assert answer["task"] is None
-    assert "no place left" in answer["reason"]
+    assert "no free slot" in answer["reason"]
     assert 0.5 * 30 <= answer["wait"] <= 1.5 * 30
 
 

@@ -1,4 +1,4 @@
-"""Who stands beside whom in a sum."""
+"""Test which devices are neighbours in a sum."""
 
 import random
 

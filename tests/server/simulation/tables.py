@@ -1,4 +1,4 @@
-"""What a round costs by the paper's tables (appendix "Communication and Computation Costs").
+"""Compute a round's costs by the paper's tables (appendix "Communication and Computation Costs").
 
 The tables know L layers with the same number of weights each, M clients, and none but the layers' weights. What is
 counted of a simulated round (`server.simulation.run.traffic`) has more in it, each part of which a client needs:

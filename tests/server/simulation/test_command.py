@@ -38,6 +38,7 @@ WRONG = [
         "preset: Input should be 'auto', 'forward', 'scalars', 'default', 'paper' or 'bottleneck'",
     ),
     ({"engine": "x"}, "unknown engine 'x'; expected local or ray"),
+    ({"runtime": "onnx"}, "--runtime is of a bundle's programs, and .* is no bundle: leave it out"),
     ({"task": "x"}, "task: Input should be 'seq-cls', 'qa'"),
     (
         {"peft": "x"},
@@ -146,7 +147,7 @@ def test_a_run_does_not_go_on_with_another_calibration_set(words, tmp_path, caps
 
 @pytest.fixture
 def config_of(words, tmp_path):
-    """What a short run with these options was started with."""
+    """Return what a short run with these options was started with."""
 
     def run_once(**options):
         assert run(words(rounds=1, iterations=1, **options)) == 0

@@ -85,7 +85,7 @@ def tracking(tmp_path):
 
 @pytest.fixture(params=["tensorboard", "mlflow", "mlflow server"])
 def place(request, tmp_path, monkeypatch):
-    """What `--to` takes, and a reader of what is there."""
+    """Return what `--to` takes, and a reader of what is there."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     if request.param == "mlflow server":
         address = request.getfixturevalue("tracking")

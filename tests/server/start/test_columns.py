@@ -1,4 +1,4 @@
-"""What a file is taken for: rows of language models where they are such, and classes as before."""
+"""Test what a file is taken for: rows of language models where they are such, and classes as before."""
 
 import random
 

@@ -328,7 +328,7 @@ NO_HEADER = b"late again,delivery\n" + b"".join(
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b'text,label\n"open,a\nb,c\n', 'line 2: has a " that none closes'),
+        (b'text,label\n"open,a\nb,c\n', 'line 2: has a " that is never closed'),
         (NO_HEADER, "begins with a row"),
         (
             b"text,label\n\xc3\xa9t\xc3\xa9,a\n" + b"".join(b"lost %d\xe9,b\nlate %d,a\n" % (i, i) for i in range(20)),

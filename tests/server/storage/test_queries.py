@@ -13,7 +13,7 @@ QUERIES = {"select", "insert", "update", "delete", "func", "bindparam"}
 
 
 def queries(source: str) -> Iterator[str]:
-    """What a module needs for queries of its own: parts of statements, and tables."""
+    """Return what a module needs for queries of its own: parts of statements, and tables."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.ImportFrom(module=str(module), names=names) if module.partition(".")[0] == "sqlalchemy":

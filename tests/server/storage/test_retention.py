@@ -1,4 +1,4 @@
-"""What is forgotten, and what must stay for those who still read it."""
+"""Test what is forgotten, and what must stay for those who still read it."""
 
 import os
 import time

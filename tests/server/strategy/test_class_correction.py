@@ -1,4 +1,4 @@
-"""What clients' classes explain of their updates is of the draw, and is taken from them."""
+"""Test that class correction removes what the draw of classes explains of updates."""
 
 import msgspec
 import numpy as np

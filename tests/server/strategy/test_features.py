@@ -42,14 +42,14 @@ def features(generator, rows=200):
 
 
 def summed(rows, errors):
-    """What a client's steps add up to, for a mean gradient of these errors."""
+    """Return what a client's steps add up to, for a mean gradient of these errors."""
     scale = -RATE * STEPS / len(rows)
     change = {"head.weight": scale * errors.T @ rows, "head.bias": scale * errors.sum(0)}
     return {name: value.astype(np.float32) for name, value in change.items()}
 
 
 def moved_logits(rows, errors):
-    """How logits of the rows move by the step."""
+    """Return how logits of the rows move by the step."""
     change = stepped(summed(rows, errors), joined({}, [moments_of(rows)]), SPEC, LocalSteps(TRAINING, STEPS))
     return rows @ change["head.weight"].T + change["head.bias"]
 

@@ -1,4 +1,4 @@
-"""What updates say: nothing of shares of classes, and as much as steps do of each other's losses."""
+"""Test what fingerprints of updates say: nothing of shares of classes, as much as steps do of each other's losses."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""Who is refused before anything is read, how much each route takes, and what no text may have."""
+"""Test who is refused before anything is read, how much each route takes, and what no text may have."""
 
 import asyncio
 import json

@@ -42,7 +42,7 @@ def test_who_waits_is_answered_without_the_database(server, full, routed):
     _, waiting = full
     answers = [waiting.call("POST", "/v1/check-in", json={"runtimes": ["onnx"]}) for _ in range(5)]
     assert routed == []
-    assert all("no place left" in answer.json()["reason"] for answer in answers)
+    assert all("no free slot" in answer.json()["reason"] for answer in answers)
     server.http.app.state.services.offers._standings._known = (0.0, -1, Standing())
     asked = waiting.call("POST", "/v1/check-in", json={"runtimes": ["onnx"]})
     assert routed == [waiting.id]
@@ -54,7 +54,7 @@ def test_a_device_that_signs_is_answered_at_once_too_and_its_body_must_be_its_ow
     signer = Signer(server)
     signer.check_in()
     del routed[:]
-    assert "no place left" in signer.check_in()["reason"]
+    assert "no free slot" in signer.check_in()["reason"]
     assert routed == []
     assert "the body is not the one" in signer.check_in(401, signed=b"another")["detail"]
     assert "set its clock" in signer.check_in(401, late=HOUR)["detail"]
@@ -106,7 +106,7 @@ def test_what_does_not_fit_is_refused_by_the_route(server, full):
     assert waiting.call("POST", "/v1/check-in", 422, json={"runtimes": 5}).json()["code"] == "invalid"
     assert waiting.call("POST", "/v1/check-in", 422, content=b"{").json()["code"] == "invalid"
     many = {"runtimes": ["onnx"], "more": "x" * 5000}
-    assert "no place left" in waiting.call("POST", "/v1/check-in", json=many).json()["reason"]
+    assert "no free slot" in waiting.call("POST", "/v1/check-in", json=many).json()["reason"]
     wrong = Device(server, waiting.id, "wrong")
     assert "wrong secret" in wrong.call("POST", "/v1/check-in", 401, json={"runtimes": ["onnx"]}).json()["detail"]
 

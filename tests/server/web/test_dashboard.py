@@ -16,7 +16,7 @@ SCRIPTS = [path for path in OWN if path.suffix == ".js"]
 
 
 class Markup(HTMLParser):
-    """What a page refers to and declares."""
+    """The references and declarations of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What `spry doctor` says of a machine."""
+"""Test what `spry doctor` says of a machine."""
 
 from pathlib import Path
 from types import SimpleNamespace

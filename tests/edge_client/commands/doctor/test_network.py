@@ -1,4 +1,4 @@
-"""What `spry doctor` says of the way to a server; the servers are real ones."""
+"""Test what `spry doctor` says of the way to a server; the servers are real ones."""
 
 import ssl
 import threading

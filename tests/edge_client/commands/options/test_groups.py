@@ -32,7 +32,7 @@ def app(command) -> typer.Typer:
 
 @pytest.fixture
 def given():
-    """What a command with groups was handed."""
+    """Return what a command with groups was handed."""
     return []
 
 

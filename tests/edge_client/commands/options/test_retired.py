@@ -1,4 +1,4 @@
-"""What earlier versions took is answered in a line, and what they kept is read without it."""
+"""Test that options of earlier versions are answered in a line, and that kept ones are left out when read."""
 
 import pytest
 

@@ -25,7 +25,7 @@ SERVICE = Service(
 
 
 def verified(service: Service, folder: Path) -> str:
-    """What systemd complains of."""
+    """Return what systemd complains of."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     file = folder / "spry-test.service"

@@ -21,7 +21,7 @@ from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Stepper
 from edge_client.tasks.registry import TASK_TYPES
 from edge_client.wire.protocol import Report
-from server.rounds.outcome.evaluation import on_devices
+from server.strategy.evaluations import on_devices
 from tests import chats, shapes
 from tests.conftest import LABELS
 from tests.server.conftest import encode
@@ -163,7 +163,7 @@ def test_a_runtime_that_is_not_here_is_named(serving, bundle):
 
 
 def losses_by_transformers(folder, conversations, length=32):
-    """Of each token of an answer, by the model itself; and whether it would have been the likeliest."""
+    """Return the loss of each token of an answer, by the model itself; and whether it would have been the likeliest."""
     marked = chats.tokenizer(chats.MARKED["chatml"])
     model = LlamaForCausalLM.from_pretrained(folder).eval()
     losses, right = [], []

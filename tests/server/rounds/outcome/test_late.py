@@ -136,7 +136,7 @@ def test_a_task_has_a_time_of_its_own(server, bundle_name):
         server.store.now = lambda passed=passed: clock() + passed
         sent(fast, fast.task(), moved(weights_of(fast), 0.1))
         server.advance()
-    assert "no place left" in other.check_in()["reason"] or other.task()
+    assert "no free slot" in other.check_in()["reason"] or other.task()
     server.store.now = lambda: clock() + 101
     server.advance()
     refused = sent(gone, lost, moved(start, 0.1), 409)
@@ -147,12 +147,12 @@ def test_a_task_has_a_time_of_its_own(server, bundle_name):
 def test_no_more_devices_than_asked_for_are_at_work(server, bundle_name):
     devices = begin(server, bundle_name, 4, per_round=2, buffer=1)
     first, second = devices[0].task(), devices[1].task()
-    assert "no place left" in devices[2].check_in()["reason"]
+    assert "no free slot" in devices[2].check_in()["reason"]
     sent(devices[0], first, moved(newest(server), 0.1))
     assert devices[2].check_in()["task"], "the buffer holds no place of those at work"
-    assert "no place left" in devices[3].check_in()["reason"]
+    assert "no free slot" in devices[3].check_in()["reason"]
     server.advance()
-    assert "no place left" in devices[0].check_in()["reason"]
+    assert "no free slot" in devices[0].check_in()["reason"]
     assert devices[1].task()["id"] == second["id"]
 
 
@@ -373,7 +373,7 @@ def test_places_of_units_given_out_least_come_first():
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"buffer": 3}, "buffer is of schedule buffered"),
+        ({"buffer": 3}, "buffer is for schedule buffered"),
         ({"schedule": "buffered", "training": {"mode": "iteration"}}, "needs mode epoch"),
         ({"schedule": "buffered", "buffer": 11}, "buffer is 11, more than the per_round 10"),
         ({"schedule": "buffered", "keep": 20}, "above max_staleness"),

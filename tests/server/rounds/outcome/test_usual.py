@@ -1,4 +1,4 @@
-"""How far updates usually go, where so many come that it is not worked out for each."""
+"""Test how far updates usually go, where so many come that it is not worked out for each."""
 
 import pytest
 

@@ -109,7 +109,7 @@ def test_a_device_that_has_paid_all_gets_no_part_and_the_job_ends_when_too_few_a
     play(server, (one, three), [0.0, 0.0])
     answer = one.check_in()
     assert answer["task"] is None
-    assert "had this device 2 times, all that its privacy budget pays for" in answer["reason"]
+    assert "had this device 2 times, as often as its privacy budget allows" in answer["reason"]
     assert server.job()["state"] == "running"
     play(server, (two, three), [0.0, 0.0])
     job = server.job()

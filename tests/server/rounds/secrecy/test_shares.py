@@ -49,7 +49,7 @@ def train(server, devices, change=0.0):
 
 
 def mean_noise(server, before, change, there):
-    """What the weights moved by beside what so many devices, each clipped, moved them by."""
+    """Return what the weights moved by beside what so many devices, each clipped, moved them by."""
     after = weights(server)
     moved = np.concatenate([(after[name] - before[name]).ravel() for name in sorted(before)]).astype(np.float64)
     length = abs(change) * math.sqrt(len(moved))
@@ -141,7 +141,7 @@ def test_a_server_that_changes_the_noise_of_a_round_is_refused(server, job, devi
     (device,) = devices(1)
     task = device.train(server, 0.01)
     device.job.begin(replace(task, sum=replace(task.sum, noise=NOISE / 100)))
-    with pytest.raises(TrainingError, match="it told another terms of the same round before"):
+    with pytest.raises(TrainingError, match="the server sent another terms of the same round before"):
         device.begin()
     device.job.begin(replace(task, clip=None))
     with pytest.raises(TrainingError, match="the task asks for noise and names no clip"):
@@ -159,7 +159,7 @@ def test_devices_that_are_told_other_noise_cannot_read_each_other(server, job, d
     deceived.job.save_sum(Kept())
     deceived.job.begin(replace(task, sum=replace(task.sum, noise=NOISE / 2)))
     deceived.begin()
-    with pytest.raises(TrainingError, match="place 3 was told of other keys or shares"):
+    with pytest.raises(TrainingError, match="place 3 got other keys or shares"):
         play(server, four)
 
 
@@ -215,7 +215,7 @@ def test_a_device_refuses_to_weigh_less_than_another(server, job, devices, monke
         ({"privacy_quantile": 0.5}, "secure_aggregation shows the server none: leave out privacy_quantile"),
         (
             {"privacy_noise": 0.01, "rounds": 1, "per_round": 4000, "min_holders": 3500},
-            "whole numbers that 4000 devices add up are too coarse for updates of",
+            "the integers of 4000 devices are too coarse for updates of",
         ),
     ],
 )

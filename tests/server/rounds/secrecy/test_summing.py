@@ -328,7 +328,7 @@ def test_a_sum_that_goes_too_far_is_not_taken(server, job, devices):
 def test_a_device_without_a_key_is_given_nothing(server, job):
     job()
     reason = server.device().check_in(sums=False)["reason"]
-    assert "job adds updates in secret, for which this device needs a key of its own" in reason
+    assert "job uses secure aggregation, for which this device needs a key of its own" in reason
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_a_plain_jobs_task_takes_no_messages(server, bundle_name, devices):
     (device,) = devices(1)
     task = device.task()
     assert task.sum is None
-    with pytest.raises(ServerError, match="adds nothing in secret"):
+    with pytest.raises(ServerError, match="has no secure aggregation"):
         device.wire.send_message(task.id, "card", bytes(128))
 
 
@@ -402,7 +402,7 @@ def test_a_device_that_wants_sums_alone_is_offered_nothing_else(server, bundle_n
     (device,) = devices(1)
     answer = device.wire.check_in(CheckIn(["onnx"], examples=64, sums=True, only_sums=True))
     assert answer.task is None
-    assert "job shows updates to its server, and this device takes part in sums alone" in answer.reason
+    assert "job shows updates to its server, and this device takes part only in sums" in answer.reason
     assert device.task().sum is None
 
 

@@ -21,7 +21,7 @@ def later(server, seconds):
 
 
 def memory_of_none(needs: Needs) -> int:
-    """Of a device that can go back through no block."""
+    """Return the memory of a device that can go back through no block."""
     fit = needs.fit(RoundSlot(0, ()), ["onnx"], None)
     while fit.training.exact_blocks:
         fit = needs.fit(RoundSlot(0, ()), ["onnx"], fit.needs - 1)
@@ -187,7 +187,7 @@ def test_the_first_iteration_goes_on_with_all_that_there_are(server, bundle_name
 def test_a_job_says_what_its_round_lacks(server, bundle_name):
     server.create_job(bundle_name, per_round=10)
     server.advance()
-    assert "no device that is enrolled is suitable and here" in server.job()["progress"]["lacks"]
+    assert "no enrolled device is suitable and here" in server.job()["progress"]["lacks"]
     later(server, 3)
     for _ in range(3):
         server.device().task()

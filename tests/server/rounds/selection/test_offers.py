@@ -43,7 +43,7 @@ def test_who_was_refused_is_told_so(server, bundle_name):
 def test_memory_is_the_reason_only_where_it_is(server, bundle_name):
     server.create_job(bundle_name)
     server.advance()
-    assert reason(server.device(), memory_bytes=1000) == "job has no place left that fits 0 MB of memory"
+    assert reason(server.device(), memory_bytes=1000) == "job has no free slot that fits 0 MB of memory"
 
 
 def test_a_device_that_one_program_at_a_time_would_fit_is_told_so(server, bundle_name):
@@ -53,7 +53,7 @@ def test_a_device_that_one_program_at_a_time_would_fit_is_told_so(server, bundle
     alone = min(needs.bytes("onnx", cut, 1, Training(batch=2, length=8), low_memory=True) for cut in (1, 2))
     device = server.device()
     told = reason(device, memory_bytes=alone)
-    assert told.startswith("job has no place left that fits")
+    assert told.startswith("job has no free slot that fits")
     assert told.endswith("of memory unless this device joins with --low-memory")
     assert device.task(memory_bytes=alone, low_memory=True)["units"]
 

@@ -59,7 +59,7 @@ def waiting(server, bundle_name):
 
 def test_who_waits_for_a_place_comes_when_the_next_round_opens(server, waiting):
     answer = waiting.check_in()
-    assert "no place left" in answer["reason"]
+    assert "no free slot" in answer["reason"]
     assert 15.0 <= answer["wait"] <= 21.5
 
 

@@ -19,7 +19,7 @@ def cells(table: Table, label: str) -> dict[str, str]:
 
 
 def deviation(values):
-    """Of a sample, by its definition."""
+    """Return the deviation of a sample, by its definition."""
     mean = sum(values) / len(values)
     return (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
 

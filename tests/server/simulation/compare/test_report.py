@@ -17,7 +17,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
-    """What a page holds; every element must be closed by its own tag."""
+    """The contents of a page; every element must be closed by its own tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ def data(writing):
 
 @pytest.fixture(autouse=True)
 def _closed():
-    """What happened to the signal's handler and the connection shows after each test."""
+    """Check the signal's handler and the connection after each test."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     assert signal.getsignal(signal.SIGTERM) == before

@@ -66,7 +66,7 @@ def test_a_natural_split(dataset):
 
 def test_a_natural_split_needs_a_column(write, numbered):
     dataset = open_dataset(write(numbered(10), numbered(2)), "seq-cls")
-    with pytest.raises(DataError, match="a natural split needs the column that tells whose a row is"):
+    with pytest.raises(DataError, match="a natural split needs the column that says to which client a row belongs"):
         Population(dataset, 2, None)
 
 

@@ -20,7 +20,7 @@ def kinds_of(values, names=None):
 
 
 def mixes(kinds, shares):
-    """Of each client, how many rows of each kind it has."""
+    """Count each client's rows of each kind."""
     rows = (kinds.of[shares.of(client)] for client in range(len(shares)))
     return np.array([np.bincount(found, minlength=len(kinds.names)) for found in rows])
 

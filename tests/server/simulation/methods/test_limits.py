@@ -45,7 +45,7 @@ def members(worker):
 
 
 def moves(worker, weights, last_change=None):
-    """What each client's one step changes: the slopes along its directions, times the directions."""
+    """Return what each client's one step changes: the slopes along its directions, times the directions."""
     trained = worker.train(members(worker), weights, last_change or {})
     return [
         np.concatenate([(one.update[name] - weights[name]).reshape(-1) for name in sorted(one.update)])

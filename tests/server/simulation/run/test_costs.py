@@ -1,4 +1,4 @@
-"""What simulated rounds move, against the paper's formulas; and the formulas against the paper's tables."""
+"""Test what simulated rounds move, against the paper's formulas; and the formulas against the paper's tables."""
 
 import math
 
@@ -72,7 +72,7 @@ def test_the_tables_have_these_methods():
 
 
 def moments_in(manifest):
-    """What a client tells of its features in its first round, in numbers."""
+    """Return what a client tells of its features in its first round, in numbers."""
     return sum(math.prod(shape) for shape in shapes_of(manifest, manifest.features).values())
 
 

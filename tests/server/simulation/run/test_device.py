@@ -1,4 +1,4 @@
-"""What simulated steps ask of a device, by a bundle's measured programs."""
+"""Test what simulated steps ask of a device, by a bundle's measured programs."""
 
 import json
 

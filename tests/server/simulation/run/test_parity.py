@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import save
 from sqlalchemy import func, select
 
+from server.simulation.bundled import completed
 from server.simulation.compute.crews import Alone
 from server.simulation.compute.work import Worker
 from server.simulation.data.population import sampled
@@ -58,10 +59,14 @@ def plan(data, model_folder, method, training, others=None, adapter="lora"):
     return plan_for(
         method=method, preset="default", model=str(model_folder), data=str(data), seed=SEED, clients=CLIENTS, alpha=1.0,
         adapter={"method": adapter, "rank": BUNDLES[adapter][1], "last_blocks": 0},
-        settings={"per_round": CLIENTS, "rounds": ROUNDS, "norm_bound": 20,
-                  "training": {"batch": 4, "length": 8, "learning_rate": 0.05, "head_learning_rate": 0.1} | training,
-                  **(others or {})},
+        settings=settings(training, others),
     )  # fmt: skip
+
+
+def settings(training, others=None):
+    rates = {"learning_rate": 0.05, "head_learning_rate": 0.1}
+    asked = {"batch": 4, "length": 8, **rates, **training}
+    return {"per_round": CLIENTS, "rounds": ROUNDS, "norm_bound": 20, "training": asked, **(others or {})}
 
 
 def simulated(plan):
@@ -145,6 +150,21 @@ def test_three_rounds_end_with_the_same_weights_by_the_same_bytes(case, fleet, d
     while counted(fleet) != counts and time.monotonic() < until:  # its background may be writing the last of them down
         time.sleep(0.05)
     assert counted(fleet) == counts
+
+
+@pytest.mark.parametrize("case", ["spry", "numbers and the head's gradient", "directions at bottlenecks"])
+def test_by_a_bundles_programs_the_weights_are_the_same_to_the_last_bit(case, fleet, data, request):
+    method, training, *others = METHODS[case]
+    bundle = request.getfixturevalue(BUNDLES[(*others, {}, "lora")[1]][0])
+    asked = {
+        "method": method, "preset": "default", "model": str(bundle), "data": str(data), "seed": SEED, "alpha": 1.0,
+        "clients": CLIENTS, "settings": settings(training, *others[:1]),
+    }  # fmt: skip
+    wanted = plan_for(**completed(asked, None))
+    worker, expected, lines = simulated(wanted)
+    found = real(fleet, bundle, wanted, worker)
+    assert {name: value.tobytes() for name, value in found.items()} == {n: v.tobytes() for n, v in expected.items()}
+    assert len({line["loss"] for line in lines}) == ROUNDS
 
 
 FAINT = {

@@ -1,4 +1,4 @@
-"""How a simulated fleet's clients train, by what they can hold and what a step may cost."""
+"""Test how a simulated fleet's clients train, by what they can hold and what a step may cost."""
 
 import pytest
 

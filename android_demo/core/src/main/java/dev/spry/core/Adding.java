@@ -61,7 +61,7 @@ final class Adding {
         }
         if (task.clip == null) {
             throw new TrainingException(
-                    "the task asks for noise and names no clip: nothing is sent; ask who runs the server");
+                    "the task asks for noise and names no clip: nothing is sent; ask the server's operator");
         }
         return new Share(task.sum.noise, task.clip, task.sum.least);
     }
@@ -122,8 +122,8 @@ final class Adding {
 
     private Parts parts(int count, long cap) {
         if (count > Fixed.MOST) {
-            throw new TrainingException("a sum is of " + Fixed.MOST + " devices at most, not " + count
-                    + ": ask who runs the server");
+            throw new TrainingException("a sum has at most " + Fixed.MOST + " devices, not " + count
+                    + ": ask the server's operator");
         }
         if (share != null) {
             return Changes.noisy(moved, task.sum.units, share, member.noise(), count, task.sum.scores);

@@ -34,7 +34,7 @@ final class Workshop {
             close();
             if (!task.runtime.equals(engine.name())) {
                 throw new SpryException("the task is for the runtime " + task.runtime + ", this device offers "
-                        + engine.name() + ": it goes back to the server, and another comes with the next look");
+                        + engine.name() + ": it goes back to the server, and the next check-in brings another");
             }
             open = opened(task, memory);
         }

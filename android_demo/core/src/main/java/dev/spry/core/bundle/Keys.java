@@ -35,7 +35,7 @@ public final class Keys {
         String key = token.substring(point + 1);
         if (!isKey(key)) {
             throw new SpryException(
-                    "the token is not whole: what follows its point is no public key; copy it again");
+                    "the token is not whole: the part after its point is no public key; copy it again");
         }
         return key;
     }

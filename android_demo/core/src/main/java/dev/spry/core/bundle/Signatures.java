@@ -24,13 +24,14 @@ public final class Signatures {
     /** Refuse a manifest that the publisher did not sign; `signatures` are null where there is no file of them. */
     public static void check(byte[] manifest, byte[] signatures, String publisher) {
         if (signatures == null) {
-            throw new BundleException("the bundle is not signed, and this device takes those of the publisher "
-                    + publisher + " alone: sign it with `spry keys sign` and upload it again");
+            throw new BundleException("the bundle is not signed, and this device takes only those of the publisher "
+                    + publisher + ": sign it with `spry keys sign` and upload it again");
         }
         byte[] signature = parse(signatures).get(publisher);
         if (signature == null || !Keys.verify(publisher, manifest, signature)) {
             throw new BundleException("the bundle is not signed by the publisher " + publisher
-                    + ", whose bundles alone this device takes: sign it with that key, or give the device the right one");
+                    + ", and this device takes only that publisher's bundles: sign it with that key, or give the "
+                    + "device the right one");
         }
     }
 

@@ -134,8 +134,8 @@ final class Shapes {
         String role = ROLES.get(from.toLowerCase(Locale.ROOT));
         if (role == null) {
             String shown = from.length() > 80 ? from.substring(0, 80) : from;
-            throw new BadRow("message " + number + " is from '" + shown + "', and known are "
-                    + String.join(", ", SPEAKERS) + " alone");
+            throw new BadRow("message " + number + " is from '" + shown + "', known are "
+                    + String.join(", ", SPEAKERS));
         }
         return message(role, content);
     }

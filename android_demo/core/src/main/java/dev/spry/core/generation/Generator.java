@@ -83,7 +83,7 @@ public final class Generator {
         }
         if (tokens.isEmpty()) {
             throw new ProgramInputException(
-                    "the prompt has no tokens: '" + prompt + "'; begin the text, and the model goes on");
+                    "the prompt has no tokens: '" + prompt + "'; write the beginning of a text, which the model continues");
         }
         return tokens;
     }

@@ -6,9 +6,9 @@ import dev.spry.core.ProgramInputException;
 public final class Sampling {
     /** 0 takes the likeliest; 1 draws by the model's own probabilities; above, the unlikely come more often. */
     public double temperature;
-    /** Draw from so many of the likeliest; 0: from all. */
+    /** Draw from this many of the likeliest tokens; 0: from all. */
     public int topK;
-    /** Draw from the fewest likeliest whose probabilities come to this; 1: from all. */
+    /** Draw from the fewest likeliest tokens whose probabilities add up to this; 1: from all. */
     public double topP = 1;
     /** Above 1, tokens of the prompt and the answer come less often again. */
     public double repetitionPenalty = 1;

@@ -58,7 +58,7 @@ final class Lock {
         BigInteger y = new BigInteger(1, reversed(identity)).clearBit(255);
         BigInteger below = BigInteger.ONE.subtract(y).mod(FIELD);
         if (below.signum() == 0) {
-            throw new TrainingException("a device's own key is none: nothing is sent, the server or a device is lying");
+            throw new TrainingException("a device's own key is invalid: this device sends nothing, as the server or a device is lying");
         }
         byte[] bytes = BigInteger.ONE.add(y).multiply(below.modInverse(FIELD)).mod(FIELD).toByteArray();
         return Arrays.copyOf(reversed(bytes), Streams.KEY); // below 2^255, so no sign makes it longer

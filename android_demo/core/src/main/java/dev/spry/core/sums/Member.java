@@ -207,14 +207,14 @@ public final class Member {
 
     private static byte[] once(String name, byte[] known, byte[] told) {
         if (known != null && !Arrays.equals(known, told)) {
-            throw lying("it told another " + name + " of the same round before");
+            throw lying("the server sent another " + name + " of the same round before");
         }
         return told;
     }
 
     private void checkSharers(BitSet there) {
         if (!there.get(about.place) || there.cardinality() > roster.count) {
-            throw lying("whose shares are there does not fit the roster");
+            throw lying("the devices with shares are not those of the roster");
         }
         Rosters.checkEnough(roster, there, "shared");
     }
@@ -225,7 +225,7 @@ public final class Member {
         BitSet strangers = (BitSet) survivors.inside.clone();
         strangers.andNot(Reader.places(sharers()));
         if (!survivors.inside.get(about.place) || !strangers.isEmpty()) {
-            throw lying("who is in the sum does not fit whose shares are there");
+            throw lying("the devices in the sum are not those with shares");
         }
         if (!survivors.tags.isEmpty() || kept.survivors == null) {
             checkTags(survivors);
@@ -241,15 +241,15 @@ public final class Member {
         for (Peer peer : roster.peers) {
             if (survivors.inside.get(peer.place)) {
                 if (!tags.hasNext()) {
-                    throw lying("what other devices said is missing");
+                    throw lying("messages of other devices are missing");
                 }
                 if (!Arrays.equals(lock(peer).tag(sharers(), false), tags.next())) {
-                    throw lying("place " + peer.place + " was told of other keys or shares");
+                    throw lying("place " + peer.place + " got other keys or shares");
                 }
             }
         }
         if (tags.hasNext()) {
-            throw lying("what other devices said is missing");
+            throw lying("messages of other devices are missing");
         }
     }
 
@@ -269,6 +269,6 @@ public final class Member {
     }
 
     static TrainingException lying(String why) {
-        return new TrainingException("nothing more is sent for this sum: " + why + "; ask who runs the server");
+        return new TrainingException("nothing more is sent for this sum: " + why + "; ask the server's operator");
     }
 }

@@ -52,7 +52,7 @@ final class Reader {
     }
 
     static BadAnswerException nobody() {
-        return new BadAnswerException("a sum's witness is nobody" + VERSIONS);
+        return new BadAnswerException("a sum names a witness that does not exist" + VERSIONS);
     }
 
     /** A set of places, or of numbers, from its map of bits. */

@@ -14,7 +14,7 @@ final class Rosters {
 
     static void check(Roster roster, About about, byte[] own, Secrets kept) {
         if (roster.least != about.least) {
-            throw Member.lying("it would open sums of " + roster.least + " devices, where its task said " + about.least);
+            throw Member.lying("it would open sums of " + roster.least + " devices, where its task named " + about.least);
         }
         checkRepeats(roster, about, own, kept);
         if (about.terms.length > 0 && roster.cap != 1) {
@@ -46,7 +46,7 @@ final class Rosters {
         }
         if (repeats(keys) || repeats(identities) || repeats(roster.witnesses)
                 || places.cardinality() != identities.size()) {
-            throw Member.lying("a key or place stands for two devices");
+            throw Member.lying("a key or slot belongs to two devices");
         }
     }
 
@@ -67,7 +67,7 @@ final class Rosters {
             team += places.get(mate.place) ? 1 : 0;
         }
         if (team < roster.least) {
-            throw Member.lying(team + " of this device's team " + what + "; a sum is of " + roster.least + " at least");
+            throw Member.lying(team + " of this device's team " + what + "; a sum needs at least " + roster.least);
         }
     }
 }

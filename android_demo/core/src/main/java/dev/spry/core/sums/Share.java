@@ -97,7 +97,7 @@ public final class Share {
         boolean known = noise > 0 && noise <= 1e6 && clip > 0 && clip <= 1e9;
         if (!known || deviation() * scale(count) < FINEST) {
             throw new TrainingException("the task's noise, " + noise + " clips of " + clip + ", is too little in a sum of "
-                    + count + " devices: nothing is sent; ask who runs the server");
+                    + count + " devices: nothing is sent; ask the server's operator");
         }
     }
 }

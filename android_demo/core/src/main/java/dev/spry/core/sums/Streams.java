@@ -42,7 +42,7 @@ final class Streams {
             agreement.init(new X25519PrivateKeyParameters(secret, 0));
             agreement.calculateAgreement(new X25519PublicKeyParameters(other, 0), shared, 0);
         } catch (IllegalStateException noKey) { // a point of low order
-            throw new TrainingException("a key of the round is none: nothing is sent, the server or a device is lying");
+            throw new TrainingException("a key of the round is invalid: this device sends nothing, as the server or a device is lying");
         }
         return shared;
     }

@@ -152,7 +152,7 @@ public final class Server implements Closeable {
     /** Refuse an identity with other characters: it is sent with each request, and kept for ever. */
     private static Enrolled identity(Enrolled enrolled) {
         if (!DEVICE.matcher(enrolled.device).matches() || !SECRET.matcher(enrolled.secret).matches()) {
-            throw new BadAnswerException("the server gives this device a name or a secret that is none; check its "
+            throw new BadAnswerException("the server gives this device an invalid name or secret; check its "
                     + "address, and that app and server are of one version");
         }
         return enrolled;

@@ -45,6 +45,8 @@ public final class Task {
     public final Sum sum;
     /** Static places that have the bundle too (`edge_client.store.mirrors`). */
     public final List<String> mirrors;
+    /** The sha256 of the weights to start from, where the mirrors have them too; empty where the server alone has. */
+    public final String weights;
     /**
      * The time at which the version to start from was published, which tells it from one of the same number that a
      * server restored from a backup has lost. 0: not told, as of version 0, in mode iteration and by servers of an
@@ -73,6 +75,7 @@ public final class Task {
         clip = json.isNull("clip") ? null : (Double) Json.real(json, "clip", 5e-324, 1e+30);
         sum = json.isNull("sum") ? null : new Sum(json.getJSONObject("sum"));
         mirrors = json.isNull("mirrors") ? Collections.<String>emptyList() : Json.texts(json, "mirrors", 1, 200, 20);
+        weights = Json.text(json, "weights", 0, 64, "");
         published = Json.real(json, "published", 0.0, 1000000000000.0, 0.0);
     }
 
@@ -98,6 +101,7 @@ public final class Task {
                 .putOpt("clip", clip)
                 .putOpt("sum", sum == null ? null : sum.toJson())
                 .put("mirrors", new JSONArray(mirrors))
+                .put("weights", weights)
                 .put("published", published);
     }
 }

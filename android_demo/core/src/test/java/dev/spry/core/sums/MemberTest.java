@@ -143,7 +143,7 @@ class MemberTest {
         Device device = new Device("private", 0);
         device.member.card();
         device.sum.put("noise", 0.01);
-        refused("told another terms of the same round before", device.member(3)::card);
+        refused("sent another terms of the same round before", device.member(3)::card);
     }
 
     @Test
@@ -213,7 +213,7 @@ class MemberTest {
     void sumsOfFewerThanThreeAreHelpedByNobody() throws Exception {
         Device device = new Device("round", 0);
         refused("would open sums of 2 devices", () -> device.member(2));
-        refused("would open sums of 3 devices, where its task said 4", () -> device.member(4).shares(device.told("roster")));
+        refused("would open sums of 3 devices, where its task named 4", () -> device.member(4).shares(device.told("roster")));
     }
 
     @Test
@@ -234,7 +234,7 @@ class MemberTest {
         Device device = new Device("round", 0);
         byte[] twice = device.told("roster");
         System.arraycopy(twice, head + 2, twice, head + 66 + 2, 64);
-        refused("a key or place stands for two devices", () -> device.member.shares(twice));
+        refused("a key or slot belongs to two devices", () -> device.member.shares(twice));
         byte[] more = device.told("roster");
         more[0] = 9; // devices, with three witnesses
         refused("its roster does not fit the devices in it", () -> device.member.shares(more));
@@ -245,14 +245,14 @@ class MemberTest {
     void whatWasToldOnceStays() throws Exception {
         Device device = new Device("round", 2);
         device.member.shares(device.told("roster"));
-        refused("it told another roster", () -> device.member.shares(device.lie("roster", 4))); // the cap
+        refused("the server sent another roster", () -> device.member.shares(device.lie("roster", 4))); // the cap
         device.member.update(device.told("sharers"), device::parts);
         byte[] two = {3};
-        refused("does not fit", () -> device.member.update(two, device::parts));
+        refused("are not those of the roster", () -> device.member.update(two, device::parts));
         Device ofFour = new Device("teams", 0).masked();
         byte[] three = ofFour.told("sharers");
         three[0] ^= 8;
-        refused("it told another sharers", () -> ofFour.member.update(three, ofFour::parts));
+        refused("the server sent another sharers", () -> ofFour.member.update(three, ofFour::parts));
         device.member.vow(device.told("survivors"));
         byte[] fewer = device.lie("survivors", 2); // without place 0, or with all but it
         assertThrows(TrainingException.class, () -> device.member.vow(fewer));
@@ -266,12 +266,12 @@ class MemberTest {
         assertThrows(TrainingException.class, () -> device.member.vow(two));
         byte[] gone = device.told("survivors");
         gone[2] = 6;
-        refused("who is in the sum does not fit", () -> device.member.vow(gone));
+        refused("the devices in the sum are not those with shares", () -> device.member.vow(gone));
         byte[] stranger = device.told("survivors");
         stranger[2] = 15;
-        refused("who is in the sum does not fit", () -> device.member.vow(stranger));
-        refused("was told of other keys or shares", () -> device.member.vow(device.lie("survivors", -3)));
-        refused("what other devices said is missing", () -> device.member.opening(device.told("vows")));
+        refused("the devices in the sum are not those with shares", () -> device.member.vow(stranger));
+        refused("got other keys or shares", () -> device.member.vow(device.lie("survivors", -3)));
+        refused("messages of other devices are missing", () -> device.member.opening(device.told("vows")));
         device.member.vow(device.told("survivors"));
         refused("witnesses signed this sum", () -> device.member.opening(device.lie("vows", -1)));
         byte[] vows = device.told("vows");

@@ -178,7 +178,7 @@ class ServerTest {
         assertTrue(told.startsWith(" ]0;owned  ]0;owned ") && told.length() == 1000, told);
         for (int i = 0; i < 2; i++) {
             assertTrue(assertThrows(BadAnswerException.class, () -> server.enrol("token", "phone", "1", Keys.make()))
-                    .getMessage().contains("a name or a secret that is none"));
+                    .getMessage().contains("an invalid name or secret"));
         }
     }
 

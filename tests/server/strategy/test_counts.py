@@ -5,7 +5,7 @@ import pytest
 
 from edge_client.wire.protocol import Report, Training
 from server.errors import Refusal
-from server.rounds.outcome.counts import held_to
+from server.strategy.counts import held_to
 from tests.server.rounds.test_rounds import AVERAGE, play
 
 
