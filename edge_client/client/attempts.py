@@ -78,6 +78,10 @@ class Attempts:
         """Train, and send the result."""
         if self.check_ins.only_sums and task.sum is None:
             raise TrainingError(f"{task.job_name} shows updates to its server, and this device joined with --only-sums")
+        if task.sum is not None:
+            from edge_client.secagg.messages import require_known
+
+            require_known(task.sum.format)
         task = job.begin(task)
         if job.update() is None:
             conditions = self.check_ins.conditions

@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from edge_client.errors import BadAnswer
+from edge_client.errors import BadAnswer, TrainingError
 
 from .shamir import SHARE
 from .streams import KEY, TAG
@@ -28,6 +28,8 @@ from .streams import KEY, TAG
 Message = Literal["card", "shares", "vow", "opening"]
 Stage = Literal["card", "shares", "update", "vow", "opening", "over"]
 STAGES: tuple[Stage, ...] = ("card", "shares", "update", "vow", "opening", "over")
+FORMAT = 1
+"""The number of this form, which tasks name (`Sum.format`)."""
 SIGNATURE = 64
 CARD = KEY
 DEALT = 2 * SHARE
@@ -35,6 +37,12 @@ _HEAD = struct.Struct("<BI")
 _ROSTER = struct.Struct("<HHIBHH")
 _OWN = 255
 """The number in place of a peer's of a witness that is the reader itself."""
+
+
+def require_known(form: int) -> None:
+    """Refuse a sum whose messages are of another form."""
+    if form != FORMAT:
+        raise TrainingError(f"the sum is of format {form}, this version of spry knows {FORMAT}: update spry here")
 
 
 def signed_vow(context: bytes, sharers: bytes, survivors: bytes) -> bytes:

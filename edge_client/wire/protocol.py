@@ -219,6 +219,8 @@ class Sum:
     """The scores in reports beside what is counted, in this order."""
     noise: Annotated[float, Ge(0), Le(1e9)] | None = None
     """Deviations of the noise, in clips of the task, that devices lay on the sum together; None: none."""
+    format: Annotated[int, Ge(1), Lt(2**16)] = 1
+    """The form of the sum's messages (`edge_client.secagg.messages`)."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ All numbers are little-endian.
                  and, with flag EXACT_HEAD, the head's gradient in the manifest's order, in two bits a number (below);
                  the upper six bits of flags are those of count
     record       magic "SPRY", bytes u32, version u32, round u32, iteration u32, K u16, batch u16, participants u16,
-                 unit bytes u8, 0 u8; then for each participant seed u64, units (a bit set), its report without loss;
-                 then, with EXACT_HEAD, the weighted mean of the head's gradients as f32
+                 unit bytes u8, the number of this form u8 (0); then for each participant seed u64, units (a bit set),
+                 its report without loss; then, with EXACT_HEAD, the weighted mean of the head's gradients as f32
 
 A gradient goes in blocks of 128 numbers, each with a scale f32 and then two bits for each number, from a byte's lowest
 on: the first is set for a negative number, the second for a large one, which stands for FAR times the scale and not for
@@ -42,6 +42,7 @@ from .protocol import Training
 EXACT_HEAD = 1
 HEAD_JVPS = 2
 _MAGIC = b"SPRY"
+_FORMAT = 0
 _LOSS = struct.Struct("<f")
 _REPORT = struct.Struct("<fHBB")
 _RECORD = struct.Struct("<4sIIIIHHHBB")
@@ -221,7 +222,7 @@ def encode_record(record: StepRecord, manifest: Manifest, training: Training) ->
     parts.append(_floats(record.head_gradient))
     body = b"".join(parts)
     shape = training.directions, training.batch
-    head = (record.version, record.round, record.iteration, *shape, len(record.participants), width, 0)
+    head = (record.version, record.round, record.iteration, *shape, len(record.participants), width, _FORMAT)
     return _RECORD.pack(_MAGIC, _RECORD.size + len(body), *head) + body
 
 
@@ -231,9 +232,11 @@ def decode_records(data: bytes) -> Iterator[StepRecord]:
     while start < len(data):
         if len(data) - start < _RECORD.size:
             raise ScalarError(f"a record is cut off after {len(data) - start} bytes")
-        magic, size, version, round_, iteration, k, batch, count, width, _ = _RECORD.unpack_from(data, start)
+        magic, size, version, round_, iteration, k, batch, count, width, form = _RECORD.unpack_from(data, start)
         if magic != _MAGIC or size < _RECORD.size or start + size > len(data):
             raise ScalarError(f"no record at byte {start}: the answer is damaged or not from this version of spry")
+        if form != _FORMAT:
+            raise ScalarError(f"a record is of format {form}, this version of spry reads {_FORMAT}: update spry here")
         yield _decode_record(data[start : start + size], version, round_, iteration, (k, batch), count, width)
         start += size
 

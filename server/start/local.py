@@ -106,7 +106,10 @@ def _move(project: Project) -> bool:
 
 
 def start_devices(project: Project, running: Running, count: int, token: str) -> None:
-    """Clients with a slice of the rows each; those that are there stay."""
+    """Start clients with a slice of the rows each, and leave those that run alone.
+
+    They learn from all of their rows, as the project's held-out rows measure what they learn.
+    """
     names = [f"trial-{number}" for number in range(1, count + 1)]
     _deal(project, names)
     ca = ["--ca", str(project.path(project.file.server.tls_cert))] if project.file.server.tls_cert else []
@@ -115,7 +118,8 @@ def start_devices(project: Project, running: Running, count: int, token: str) ->
             running.start(
                 name, project.logs / f"{name}.log", "join", "--server", project.url, "--name", name, *ca,
                 "--home", str(project.devices / name / "home"), "--data", str(_rows_of(project, name)),
-                "--threads", "1", "--bad-rows", "skip", SPRY_TOKEN=token, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
+                "--threads", "1", "--holdout", "0", "--bad-rows", "skip",
+                SPRY_TOKEN=token, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1",
             )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator as Yields
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from edge_client.arrays import Weights
@@ -42,9 +44,11 @@ def evaluate(store: Store, job: Job, weights: Weights, *, done: int) -> dict[str
     bundle = store.bundles.open(job.bundle)
     manifest, training = bundle.manifest, job.settings.training
     name = runtime_for(store, job.bundle)
-    examples = _held_out(store, job.bundle, job.settings.held_out)
     encoder = TextEncoder(bundle.tokenizer(), manifest, training.batch, training.length)
-    with open_runtime(name, bundle.folder, threads=1) as runtime:
+    with (
+        _held_out(store, job.bundle, job.settings.held_out) as examples,
+        open_runtime(name, bundle.folder, threads=1) as runtime,
+    ):
         stepper = Stepper(manifest, runtime, name, training.batch, training.length, manifest.directions[0])
 
         def logits(batch: Batch, values: Weights) -> Any:
@@ -120,12 +124,12 @@ def check_held_out(store: Store, bundle: str, held_out: str, *, answers: bool = 
     The share `majority` is the accuracy of always guessing the most frequent class.
     """
     runtime_for(store, bundle)
-    examples = _held_out(store, bundle, held_out)
-    if answers:
-        _require_answers(store, bundle, examples)
-    if not task_named(store.bundles.manifest(bundle).model.task).has_classes:
-        return {}
-    return {"majority": max(Counter(example.label for example in examples).values()) / len(examples)}
+    with _held_out(store, bundle, held_out) as examples:
+        if answers:
+            _require_answers(store, bundle, examples)
+        if not task_named(store.bundles.manifest(bundle).model.task).has_classes:
+            return {}
+        return {"majority": max(Counter(example.label for example in examples).values()) / len(examples)}
 
 
 def _require_answers(store: Store, bundle: str, examples: Examples) -> None:
@@ -145,9 +149,11 @@ def _require_answers(store: Store, bundle: str, examples: Examples) -> None:
         )
 
 
-def _held_out(store: Store, bundle: str, held_out: str) -> Examples:
+@contextmanager
+def _held_out(store: Store, bundle: str, held_out: str) -> Yields[Examples]:
     opened = store.bundles.open(bundle)
     model = opened.manifest.model
-    source = json_source(store.blobs.whole(held_out))
-    source.name = "the held-out examples"
-    return examples_for(source, task_named(model.task).check(model.labels, Template.of(opened)))
+    with store.blobs.lent(held_out) as file:
+        source = json_source(file)
+        source.name = "the held-out examples"
+        yield examples_for(source, task_named(model.task).check(model.labels, Template.of(opened)))

@@ -18,6 +18,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from edge_client import keys
+from edge_client.secagg.messages import FORMAT
 from edge_client.secagg.streams import KEY
 from edge_client.wire.protocol import Sum, Training
 from server.jobs.job import Job
@@ -53,7 +54,7 @@ def sum_of(store: Store, job: Job, assignment: Assignment) -> Sum | None:
         return None
     units = list(carried(store, job, assignment.slot))
     noise = job.settings.privacy_noise if job.settings.is_private else None
-    return Sum(assignment.slot, units, job.settings.min_holders, scores_of(store, job), noise)
+    return Sum(assignment.slot, units, job.settings.min_holders, scores_of(store, job), noise, FORMAT)
 
 
 def entrant(store: Store, job: Job, summand: Summand) -> Entrant:

@@ -22,8 +22,6 @@ from edge_client.wire.protocol import Task, Training
 from server.formats.learned import Learned, Version
 from server.formats.peft import peft_files
 
-JOB = "simulation"
-
 
 class Predicted(NamedTuple):
     """A batch's logits."""
@@ -73,5 +71,5 @@ class Programs:
         """Write a folder that `PeftModel.from_pretrained` loads."""
         tensors = folded(self._whole | weights)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in peft_files(Learned(Version(JOB, 0, ""), self._session.bundle, tensors)).items():
+        for name, content in peft_files(Learned(Version("simulation", 0, ""), self._session.bundle, tensors)).items():
             files.write(folder / name, content)

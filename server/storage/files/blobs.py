@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +26,7 @@ from server.errors import Refusal
 from server.storage.files.shared import BlobStore
 
 PARTIAL = ".partial-"
+_LENT = ".lent-"
 _LATER = 60.0
 
 
@@ -73,7 +76,7 @@ class Blobs:
             with suppress(FileNotFoundError):  # it became a blob, or another worker removed it
                 if partial.stat().st_mtime < until:
                     partial.unlink()
-        for copy in self.folder.glob("*/*") if self._shared is not None else ():
+        for copy in self.folder.glob("??/*") if self._shared is not None else ():
             with suppress(FileNotFoundError):
                 if copy.stat().st_mtime < until:  # whoever reads it again fetches it again
                     copy.unlink()
@@ -93,10 +96,7 @@ class Blobs:
         return self.put(save(dict(sorted(tensors.items()))))
 
     def whole(self, sha256: str) -> Path:
-        """Return a file on this server's disk with a blob's content, hashed again: disks change what they hold.
-
-        It is for libraries that read files; where servers share a home it is a copy, which goes an hour after its use.
-        """
+        """Return the path of a blob after its content was hashed again: disks lose and change what they hold."""
         path = self.path(sha256)
         if not self._is_whole(path, sha256) and not self._fetched(sha256):  # no fault of a device, which may ask again
             what = f"{path} is missing or damaged: put the file back from a backup"
@@ -125,6 +125,21 @@ class Blobs:
         finally:
             partial.unlink(missing_ok=True)
         return False
+
+    @contextmanager
+    def lent(self, sha256: str) -> Generator[Path]:
+        """Lend a file with a blob's content to a library that reads files, for as long as the block lasts.
+
+        The blob's own may go meanwhile: where servers share a home it is a copy, which stays an hour after its use.
+        """
+        with tempfile.TemporaryDirectory(prefix=_LENT, dir=self.folder) as folder:
+            file = Path(folder) / sha256
+            path = self.whole(sha256)
+            try:
+                os.link(path, file)
+            except OSError:  # a file system without second names
+                shutil.copyfile(path, file)
+            yield file
 
     def read(self, sha256: str) -> bytes:
         """Read a blob's content, hashed again."""

@@ -36,7 +36,7 @@ def expect_else(folder):
 
 
 def test_the_next_runtime_is_taken(fleet, expecting_else, exported_once):
-    folder = exported_once("for-two-runtimes", runtimes=("onnx", "executorch"), batches=(4,), cuts=1)
+    folder = exported_once("for-two-runtimes", runtimes=("onnx", "executorch"), batches=(4,))
     fleet.job(fleet.upload(expecting_else(folder)), rounds=1)
     client = fleet.client()
     assert client.runtimes[:2] == ["onnx", "executorch"]

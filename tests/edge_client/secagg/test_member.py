@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 
 from edge_client import keys
-from edge_client.errors import BadAnswer, SpryError
+from edge_client.errors import BadAnswer, SpryError, TrainingError
 from edge_client.secagg.fixed import HEAD, TOLD, UNITS, Parts
 from edge_client.secagg.member import About, Kept, Member
-from edge_client.secagg.messages import DEALT, Roster, Survivors, View, places_in, set_of, signed_vow
+from edge_client.secagg.messages import (
+    DEALT,
+    FORMAT,
+    Roster,
+    Survivors,
+    View,
+    places_in,
+    require_known,
+    set_of,
+    signed_vow,
+)
 from edge_client.secagg.quorum import WITNESSES, quorum
 from edge_client.secagg.shamir import SHARE
 from edge_client.secagg.streams import mask_seed, public
@@ -402,3 +412,9 @@ def test_messages_read_as_they_were_written(four):
         Roster.decoded(whole[:-1] + bytes([99]), own)
     with pytest.raises(BadAnswer, match="at stage 77 of a sum"):
         View.decoded(bytes([77, 0, 0, 0, 0]))
+
+
+def test_a_sum_of_another_format_is_refused():
+    require_known(FORMAT)
+    with pytest.raises(TrainingError, match=f"the sum is of format 2, this version of spry knows {FORMAT}: update"):
+        require_known(2)

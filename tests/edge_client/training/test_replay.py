@@ -72,6 +72,14 @@ SETTINGS = [
 ]
 
 
+def test_a_record_of_another_format_is_refused(opened, changed):
+    task, manifest = changed(mode="iteration"), opened[0].manifest
+    data = bytearray(encode_record(StepRecord(1, 1, 3, ()), manifest, task.training))
+    data[27] = 1
+    with pytest.raises(ScalarError, match="a record is of format 1, this version of spry reads 0: update spry here"):
+        next(decode_records(bytes(data)))
+
+
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_published_step_is_the_clients_own_step(opened, changed, settings):
     task = changed(mode="iteration", **settings)

@@ -178,6 +178,17 @@ def test_a_copy_that_nobody_reads_goes_and_comes_again(replicas):
     assert blobs.whole(sha).read_bytes() == b"weights"
 
 
+def test_a_copy_that_is_lent_stays_until_it_is_given_back(replicas):
+    blobs = replicas("one").store.blobs
+    sha = blobs.put(b"rows")
+    with blobs.lent(sha) as file:
+        os.utime(file, (1, 1))
+        blobs.forget_partials(60)
+        assert not blobs.path(sha).exists()
+        assert file.read_bytes() == b"rows"
+    assert not file.parent.exists()
+
+
 def test_a_copy_that_the_disk_spoilt_is_fetched_again(replicas):
     blobs = replicas("one").store.blobs
     sha = blobs.put(b"weights")

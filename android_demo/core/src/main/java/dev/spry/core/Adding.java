@@ -23,6 +23,9 @@ import dev.spry.core.wire.Task;
 
 /** A device's way through a sum: it says what each stage asks, waits for the others, and goes on after a crash. */
 final class Adding {
+    /** The form of the messages (`edge_client.secagg.messages`), which tasks name. */
+    private static final int FORMAT = 1;
+
     private final Task task;
     private final Server server;
     private final Pause pause;
@@ -53,6 +56,14 @@ final class Adding {
         Secrets known = job.sum();
         Secrets kept = known == null ? new Secrets() : known;
         member = new Member(about, key, kept, () -> job.saveSum(kept));
+    }
+
+    /** Refuses a sum whose messages are of another form. */
+    static void requireKnown(int form) {
+        if (form != FORMAT) {
+            throw new TrainingException("the sum is of format " + form + ", this version of spry knows " + FORMAT
+                    + ": update spry here");
+        }
     }
 
     private static Share share(Task task) {

@@ -86,6 +86,9 @@ final class Attempts {
             throw new TrainingException(
                     given.jobName + " shows updates to its server, and this device is to add to sums alone");
         }
+        if (given.sum != null) {
+            Adding.requireKnown(given.sum.format);
+        }
         Task task = job.begin(given);
         if (job.update() == null) {
             Workbench open = workshop.benchFor(task, checkIns.conditions.memory());

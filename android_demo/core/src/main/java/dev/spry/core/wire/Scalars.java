@@ -19,13 +19,14 @@ import dev.spry.core.TrainingException;
  *          f32, then two bits a number, from a byte's lowest on: 1 for a negative one, 2 for one that stands for FAR
  *          times the scale; the upper six bits of flags are those of count
  * record   magic "SPRY", bytes u32, version u32, round u32, iteration u32, K u16, batch u16, participants u16,
- *          unit bytes u8, 0 u8; then for each participant seed u64, units (a bit set), its report without loss;
- *          then, with EXACT_HEAD, the weighted mean of the head's gradients as f32
+ *          unit bytes u8, the number of this form u8 (0); then for each participant seed u64, units (a bit set), its
+ *          report without loss; then, with EXACT_HEAD, the weighted mean of the head's gradients as f32
  * </pre>
  */
 public final class Scalars {
     private static final int EXACT_HEAD = 1;
     private static final int HEAD_JVPS = 2;
+    private static final int FORMAT = 0;
     private static final int MAGIC = 'S' | 'P' << 8 | 'R' << 16 | 'Y' << 24;
     private static final int RECORD_BYTES = 28;
     private static final int FLAG_BITS = 2;
@@ -144,7 +145,11 @@ public final class Scalars {
         int[] shape = {in.getShort() & 0xffff, in.getShort() & 0xffff};
         int count = in.getShort() & 0xffff;
         int width = in.get() & 0xff;
-        in.get();
+        int form = in.get() & 0xff;
+        if (form != FORMAT) {
+            throw new BadAnswerException("a record is of format " + form + ", this version of spry reads " + FORMAT
+                    + ": update spry here");
+        }
         List<StepRecord.Participant> participants = new ArrayList<>();
         for (int i = 0; i < count; i++) {
             long seed = in.getLong();

@@ -19,6 +19,8 @@ public final class Sum {
     public final List<String> scores;
     /** Deviations of the noise, in clips of the task, that devices lay on the sum together; null: none. */
     public final Double noise;
+    /** The form of the sum's messages (`edge_client.secagg.messages`). */
+    public final int format;
 
     public Sum(JSONObject json) throws JSONException {
         place = Json.number(json, "place", 0, 65535);
@@ -26,6 +28,7 @@ public final class Sum {
         least = Json.number(json, "least", 1, 65535);
         scores = json.isNull("scores") ? Collections.<String>emptyList() : Json.texts(json, "scores", 1, 100, 20);
         noise = json.isNull("noise") ? null : (Double) Json.real(json, "noise", 0.0, 1000000000.0);
+        format = Json.number(json, "format", 1, 65535, 1);
     }
 
     public JSONObject toJson() throws JSONException {
@@ -34,6 +37,7 @@ public final class Sum {
                 .put("units", Json.array(units))
                 .put("least", least)
                 .put("scores", new JSONArray(scores))
-                .putOpt("noise", noise);
+                .putOpt("noise", noise)
+                .put("format", format);
     }
 }
