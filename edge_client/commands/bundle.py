@@ -19,13 +19,13 @@ from edge_client.errors import BundleError, SpryError
 from edge_client.store.files import write
 from edge_client.wire.addresses import checked_mirror
 
-app = command_group("Publish bundles on mirrors, from which devices can download them.")
+app = command_group("Publish bundles on mirrors for devices.")
 _SECONDS = 60.0
 
 
 @app.callback()
 def _bundle() -> None:
-    """Publish bundles on mirrors, from which devices can download them."""
+    """Publish bundles on mirrors for devices."""
 
 
 @app.command()

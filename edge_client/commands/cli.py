@@ -49,7 +49,7 @@ SUBCOMMANDS = {
     "install-service": Subcommand("Let systemd run `spry join` or `spry serve`."),
     "export": Subcommand("Turn a Hugging Face model into a bundle for devices.", "export"),
     "keys": Subcommand("Make keys, and sign bundles for devices that trust them."),
-    "bundle": Subcommand("Publish bundles on mirrors, from which devices can download them."),
+    "bundle": Subcommand("Publish bundles on mirrors for devices."),
     "inspect": Subcommand("Show a bundle's programs, sizes, memory and verification."),
     "bench": Subcommand("Measure steps, and the noise of gradients."),
     "serve": Subcommand("Run the server.", "server"),

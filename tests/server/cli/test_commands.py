@@ -87,7 +87,7 @@ def test_options_of_a_job(ok, tiny):
 def test_iterations_are_counted_from_one(ok, tiny):
     ok("job", "create", "steps", "--bundle", tiny, "--mode", "iteration", "--iterations", "3")
     until = time.monotonic() + 300
-    while "round 1" not in (shown := ok("job", "show", "steps")):
+    while "round 1, iteration" not in (shown := ok("job", "show", "steps")):
         assert time.monotonic() < until
         time.sleep(0.05)
     assert "round 1, iteration 1 of 3: 0 of 10 reported" in shown

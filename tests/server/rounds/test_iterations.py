@@ -442,7 +442,7 @@ def test_accuracies_of_a_job_that_has_ended_are_kept_with_it(server, bundle_name
 def test_accuracies_that_cannot_be_are_refused(server, bundle_name, job):
     device, other = server.device(), server.device()
     task = device.task(examples=20)
-    assert "nobody asked" in judgement(device, task, status=422)["detail"]
+    assert "did not ask its device for measurements" in judgement(device, task, status=422)["detail"]
     server.call("POST", "/v1/jobs/job/stop")
     training = {"mode": "iteration", "iterations": 1, **SHAPE}
     server.create_job(bundle_name, "asked", training=training, per_round=1, over_selection=1, device_evaluation=1)
