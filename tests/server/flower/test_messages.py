@@ -109,9 +109,9 @@ def test_other_tensors_than_the_tasks_are_refused(case, own, tensors):
 @pytest.mark.parametrize(
     ("report", "told"),
     [
-        ({"examples": 0}, "told is not valid: a report: examples Input should be greater than or equal to 1"),
-        ({"loss": 1e31}, "told is not valid: a report: loss"),
-        ({"steps": "3"}, "told is not valid: a report: steps"),
+        ({"examples": 0}, "the message is not valid: a report: examples Input should be greater than or equal to 1"),
+        ({"loss": 1e31}, "the message is not valid: a report: loss"),
+        ({"steps": "3"}, "the message is not valid: a report: steps"),
     ],
 )
 def test_a_report_beyond_its_bounds_is_refused(report, told, own, tensors):
@@ -141,7 +141,7 @@ def test_objects_are_never_loaded(own):
 
 def test_a_message_of_something_else_is_refused(own):
     for content in (RecordDict(), RecordDict({SAID: ConfigRecord({"json": 3})})):
-        with pytest.raises(FlowerError, match="told is not valid: a report"):
+        with pytest.raises(FlowerError, match="the message is not valid: a report"):
             update_in(content, MANIFEST, own)
     with pytest.raises(FlowerError, match="the message has no weights"):
         task_in(RecordDict({SAID: task_content(own, ArrayRecord())[SAID]}))
