@@ -21,7 +21,7 @@ from server.rounds.publisher import WeightsPublisher
 from server.rounds.selection.offers import Offers
 from server.rounds.ticker import Ticker
 from server.settings import Settings, read_settings
-from server.storage.files.places import open_place
+from server.storage.files.publication import open_target
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
 from server.web import guide, problems, reference
@@ -69,8 +69,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.state.services = Services(store, offers, Summands(store), load, stopping, Readiness(store, stopping))
         ticker = Ticker(store, offers, stopping)
         ticker.start()
-        place = open_place(store.settings.publish_weights) if store.settings.background else None
-        publisher = None if place is None else WeightsPublisher(store, place, stopping)
+        target = open_target(store.settings.publish_weights) if store.settings.background else None
+        publisher = None if target is None else WeightsPublisher(store, target, stopping)
         if publisher is not None:
             publisher.start()
         _say_what_next(store)

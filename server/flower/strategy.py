@@ -1,7 +1,7 @@
 """The server's side of a round over Flower: nodes are queried and given tasks, and their updates are aggregated.
 
-What Flower's own strategies take for granted does not hold here: each node trains units of its own, so that replies of
-one round have different keys (`FedAvg.aggregate_train` skips such a round), and which units depends on its memory.
+Flower's own strategies expect the same keys in all replies of a round (`FedAvg.aggregate_train` skips others). Here
+each node trains units of its own, as many as its memory can hold, so that replies have different keys.
 """
 
 from __future__ import annotations

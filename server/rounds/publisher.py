@@ -11,27 +11,27 @@ from edge_client.errors import SpryError
 from edge_client.store.mirrors import WEIGHTS
 from server.storage.files import mirrored
 from server.storage.files.mirrored import WeightsOf
-from server.storage.files.places import Place
+from server.storage.files.publication import PublicationTarget
 from server.storage.store import Store
 
 log = logging.getLogger("spry.server")
 
 _AFTER_A_FAILURE = 30.0
-"""Seconds until a place that failed is asked again; until then devices have the weights from the server."""
+"""Seconds until a target that failed is asked again; until then devices have the weights from the server."""
 _AT_THE_END = 5.0
-"""Seconds that a server which stops waits for a place."""
+"""Seconds that a server which stops waits for a target."""
 
 
 class WeightsPublisher:
-    """A thread that puts weights at a place, and removes what the server has dropped.
+    """A thread that puts weights at a target, and removes what the server has dropped.
 
     What is there stands in the database, so that servers take turns, and what one has not done another does. Two may
     put the same file at the same moment: it is named by its hash.
     """
 
-    def __init__(self, store: Store, place: Place, stopping: threading.Event) -> None:
+    def __init__(self, store: Store, target: PublicationTarget, stopping: threading.Event) -> None:
         self._store = store
-        self._place = place
+        self._target = target
         self._stopping = stopping
         self._thread = threading.Thread(target=self._run, name="spry-publisher", daemon=True)
 
@@ -58,14 +58,14 @@ class WeightsPublisher:
             missing, spare = mirrored.missing(connection), mirrored.spare(connection)
         for one in missing:
             with self._store.blobs.open(one.sha256) as weights:
-                self._place.put(_key(one), weights)
+                self._target.put(_key(one), weights)
             self._note(one, one.sha256)
-            log.info("the weights of version %d of job %s are at %s", one.version, one.job, self._place.name)
+            log.info("the weights of version %d of job %s are at %s", one.version, one.job, self._target.name)
         for one in spare:
             with self._store.database.read() as connection:
                 is_needed = mirrored.is_needed(connection, one.sha256)
             if not is_needed:
-                self._place.delete(_key(one))
+                self._target.delete(_key(one))
             self._note(one, None)
 
     def _note(self, one: WeightsOf, sha256: str | None) -> None:

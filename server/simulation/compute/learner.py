@@ -104,9 +104,9 @@ class Exporter(Protocol):
 
 
 def exporter() -> Exporter:
-    """Return what opens models; to find it is to import the libraries behind it, which takes seconds."""
-    entries = list(plugins.added(plugins.SIMULATION).values())
-    return entries[-1].load()  # others' stand behind this project's
+    """Load the function that opens models; this imports the libraries behind it, which takes seconds."""
+    *_, last = plugins.added(plugins.SIMULATION).values()  # this project's own comes first
+    return last.load()
 
 
 def open_learner(source: str, *, device: str, **options: Any) -> Learner:

@@ -10,7 +10,7 @@ from safetensors.numpy import load
 
 from server.rounds import publisher as module
 from server.rounds.publisher import WeightsPublisher
-from server.storage.files.places import open_place
+from server.storage.files.publication import open_target
 
 MIRROR = "https://cdn.example.org/spry"
 ALONE = {"per_round": 1, "over_selection": 1}
@@ -30,8 +30,8 @@ def server(serving, shown):
 @pytest.fixture
 def publish(server):
     """One pass of the thread."""
-    place = open_place(server.store.settings.publish_weights)
-    return WeightsPublisher(server.store, place, threading.Event()).publish
+    target = open_target(server.store.settings.publish_weights)
+    return WeightsPublisher(server.store, target, threading.Event()).publish
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A place that mirrors show, where the server puts the weights of each version: a folder, an address, or a bucket."""
+"""Publish the weights of each version to a target that mirrors show: a folder, an address, or a bucket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SETTING = "SPRY_PUBLISH_WEIGHTS"
 _SECONDS = 60.0
 
 
-class Place(Protocol):
+class PublicationTarget(Protocol):
     """Takes files by a key. What fails with an `OSError` may be tried again."""
 
     @property
@@ -31,16 +31,16 @@ class Place(Protocol):
         ...
 
 
-def open_place(name: str) -> Place | None:
-    """Open the place that the settings name; None where weights stay with the server."""
+def open_target(name: str) -> PublicationTarget | None:
+    """Open the target that the settings name; None where weights stay with the server."""
     if not name:
         return None
     if name.startswith(S3):
         return S3Blobs(name, SETTING)
-    return WebPlace(name) if "://" in name else FolderPlace(name)
+    return WebTarget(name) if "://" in name else FolderTarget(name)
 
 
-class FolderPlace:
+class FolderTarget:
     """A folder that a web server shows."""
 
     def __init__(self, name: str) -> None:
@@ -55,7 +55,7 @@ class FolderPlace:
         (Path(self.name) / key).unlink(missing_ok=True)
 
 
-class WebPlace:
+class WebTarget:
     """An address that takes PUT and DELETE, as WebDAV does; a password for it is taken from ~/.netrc."""
 
     def __init__(self, name: str) -> None:

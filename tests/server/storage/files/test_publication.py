@@ -9,7 +9,7 @@ import pytest
 
 from server.errors import ServerConfigError
 from server.settings import read_settings
-from server.storage.files.places import open_place
+from server.storage.files.publication import open_target
 from server.storage.files.shared import StoreAway
 from tests.server.storage.files import test_shared
 
@@ -44,43 +44,43 @@ def web(status=0):
 
 
 def test_a_folder_has_what_was_put_there_for_everybody_to_read(tmp_path):
-    place = open_place(str(tmp_path / "shown"))
-    place.put(KEY, io.BytesIO(b"1"))
+    target = open_target(str(tmp_path / "shown"))
+    target.put(KEY, io.BytesIO(b"1"))
     file = tmp_path / "shown" / KEY
     assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"1", 0o644)
     assert file.parent.stat().st_mode & 0o055 == 0o055
     for _ in range(2):
-        place.delete(KEY)
+        target.delete(KEY)
     assert not file.exists()
 
 
 def test_an_address_takes_put_and_delete():
     with web() as (address, kept):
-        place = open_place(address)
-        place.put(KEY, io.BytesIO(b"1"))
+        target = open_target(address)
+        target.put(KEY, io.BytesIO(b"1"))
         assert kept == {f"/below/{KEY}": b"1"}
         for _ in range(2):
-            place.delete(KEY)
+            target.delete(KEY)
         assert kept == {}
 
 
 def test_a_bucket_takes_them(s3):
-    place = open_place(s3)
-    place.put(KEY, io.BytesIO(b"1"))
-    assert place.below("weights").keys() == {KEY}
-    place.delete(KEY)
-    assert place.below("weights") == {}
+    target = open_target(s3)
+    target.put(KEY, io.BytesIO(b"1"))
+    assert target.below("weights").keys() == {KEY}
+    target.delete(KEY)
+    assert target.below("weights") == {}
 
 
 def test_an_address_that_refuses_or_is_gone_may_be_asked_again():
     with web(status=507) as (address, _), pytest.raises(StoreAway, match="does not take weights: PUT is answered 507"):
-        open_place(address).put(KEY, io.BytesIO(b"1"))
+        open_target(address).put(KEY, io.BytesIO(b"1"))
     with pytest.raises(StoreAway, match=r"http://127.0.0.1:9 does not take weights: "):
-        open_place("http://127.0.0.1:9").put(KEY, io.BytesIO(b"1"))
+        open_target("http://127.0.0.1:9").put(KEY, io.BytesIO(b"1"))
 
 
 def test_without_the_setting_weights_stay_with_the_server():
-    assert open_place("") is None
+    assert open_target("") is None
 
 
 @pytest.mark.parametrize("name", ["ftp://a", "https://user:secret@a", "https://a?b=c", "s3:///nothing"])
