@@ -197,25 +197,20 @@ class Kills:
     """The kills while the server closed a round."""
 
 
-async def kill_in_turn(servers: list[Server], store: Store, options: argparse.Namespace) -> Kills:
-    """Kill one after the other, while it closes a round where that can be, and start it again, until cancelled."""
+async def kill_in_turn(servers: list[Server], store: Store, options: argparse.Namespace, over: asyncio.Event) -> Kills:
+    """Kill one after the other, while it closes a round where that can be, and start it again, until it is over."""
     kills = Kills()
     for number in itertools.cycle(range(len(servers))):
-        try:
-            await asyncio.sleep(options.every * random.uniform(0.7, 1.3))
-        except asyncio.CancelledError:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(over.wait(), options.every * random.uniform(0.7, 1.3))
+        if over.is_set():
             return kills
         pid = servers[number].process.process.pid
         await asyncio.to_thread(until_it_closes, store, pid, options.every / 2)
         servers[number].kill()
         kills.servers[number] += 1
         kills.closing += closes(store, pid)
-        starting = asyncio.ensure_future(asyncio.to_thread(servers[number].start))
-        try:
-            await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            await starting
-            return kills
+        await asyncio.to_thread(servers[number].start)
     raise AssertionError
 
 
@@ -255,13 +250,11 @@ async def run(entry: Server, servers: list[Server], store: Store | None, options
         fleet = Fleet(opened.manifest, devices, (0.0, 0.0) if store is None else tuple(options.training))
     started = time.monotonic()
     running = asyncio.create_task(fleet.run())
-    killing = None if store is None else asyncio.create_task(kill_in_turn(servers, store, options))
+    killing = None if store is None else asyncio.create_task(kill_in_turn(servers, store, options, fleet.over))
     try:
         await until_it_ends(servers, running)
     finally:
         fleet.over.set()
-        if killing:
-            killing.cancel()
     kills = await killing if killing else Kills()
     await running
     proxy.stop()

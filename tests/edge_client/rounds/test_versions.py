@@ -17,7 +17,7 @@ from edge_client.store.job import KeptWeights
 from edge_client.store.jobs import DeviceStore
 from edge_client.wire.server import Server
 from server.rounds.publisher import WeightsPublisher
-from server.storage.files.places import open_place
+from server.storage.files.publication import open_target
 
 VERSION = 5
 THEN, LATER, LOST = 1.7e9 + 1 / 3, 1.7e9 + 500.125, 1.7e9 + 77
@@ -172,7 +172,7 @@ def test_a_device_has_the_weights_of_a_round_from_where_the_server_put_them(flee
         client = fleet.client()
         client.run(rounds=1)
         fleet.until(lambda: fleet.state()["done"] == 1)
-        WeightsPublisher(store, open_place(str(shown)), threading.Event()).publish()
+        WeightsPublisher(store, open_target(str(shown)), threading.Event()).publish()
         (name,) = (path.name for path in (shown / "weights").iterdir())
         client.run(rounds=1)
         assert fleet.ended()["done"] == 2
