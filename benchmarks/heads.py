@@ -28,7 +28,6 @@ from edge_client.training.features import NOTHING, moments_of, rows_of, without_
 from edge_client.wire.protocol import Report
 from server.jobs.completion import complete
 from server.jobs.settings import JobSettings
-from server.simulation.compute.together import run_together
 from server.simulation.compute.work import Worker
 from server.simulation.plan import plan_for
 from server.simulation.run.fleet import task_of
@@ -89,7 +88,7 @@ def _encode(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         found = rows_of(passes.features, examples, encoder, worker.kind, start)
         return np.concatenate([part for part, _ in found])
 
-    (found,) = run_together(worker.learner, [task], features)
+    (found,) = worker.clients.run([task], features)
     (options.out / "manifest.json").write_bytes(msgspec.json.encode(worker.manifest))
     (options.out / "settings.json").write_text(settings.model_dump_json())
     head = {f"w:{name}": start[name] for name in worker.manifest.head_names}

@@ -34,7 +34,6 @@ from edge_client.wire.protocol import Task
 from server.jobs.completion import complete
 from server.jobs.presets import merged
 from server.simulation.compute.crews import Alone
-from server.simulation.compute.together import run_together
 from server.simulation.compute.work import Worker
 from server.simulation.plan import Plan, plan_for
 from server.simulation.run.fleet import Fleet, RunState, task_of
@@ -125,7 +124,7 @@ def losses(worker: Worker, plan: Plan, model: ServerState, examples: Sequence[Ex
         return np.concatenate(found)
 
     task: Task = task_of(settings, worker.manifest, 1, slot)
-    return run_together(worker.learner, [task], work)[0]
+    return worker.clients.run([task], work)[0]
 
 
 def attacked(inside: NDArray[np.float64], outside: NDArray[np.float64]) -> tuple[float, float]:

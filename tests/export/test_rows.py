@@ -13,7 +13,7 @@ from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.graph.capture import TaskForward
 from export.rows import RowModel, open_model
-from server.simulation.compute.together import run_together
+from server.simulation.compute.together import SideBySide
 from tests.adapters import everywhere
 from tests.export.models import batch_of, projections, tiny
 
@@ -151,7 +151,7 @@ def test_a_simulated_clients_passes_are_forward_modes(head, per_example):
         given = clients.batches[number], clients.weights[number], drawn
         return drawn, passes.along(*given, scalar_head=head != "exact")
 
-    for client, (rows_of, found) in enumerate(run_together(clients.model, tasks, work)):
+    for client, (rows_of, found) in enumerate(SideBySide(clients.model).run(tasks, work)):
         of_head = {parameter.name for parameter in manifest.head}
         drawn = {name: np.repeat(rows, SIZE // training.rows, axis=0) for name, rows in rows_of.items()}
         of_units = {name: rows for name, rows in drawn.items() if name not in of_head}
@@ -182,7 +182,7 @@ def test_a_simulated_clients_directions_at_bottlenecks(architecture, task):
         return drawn, passes.along(batch, clients.weights[number], drawn)
 
     assert {unit.token for unit in manifest.units} == ({None, 0} if architecture == "bert" else {None})
-    for client, (drawn, found) in enumerate(run_together(clients.model, tasks, work)):
+    for client, (drawn, found) in enumerate(SideBySide(clients.model).run(tasks, work)):
         inputs, values = clients.inputs(client), clients.values(client)
         entering = clients.reference.entering(inputs, values, drawn)
         slopes = []

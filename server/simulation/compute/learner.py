@@ -7,9 +7,9 @@ A learner computes for many clients at once: each has a batch and trainable weig
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tokenizers import Tokenizer
 
@@ -19,7 +19,11 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.data.batches import Batch
 from edge_client.data.templates import Template
 from edge_client.errors import RuntimeMissing
+from edge_client.training.round import Computation
+from edge_client.wire.protocol import Task
 from server.errors import SimulationError
+
+Given = TypeVar("Given")
 
 
 class Bottleneck(Protocol):
@@ -51,19 +55,24 @@ class Differentiated(Protocol):
         ...
 
 
-class Computed(Protocol):
+class Predicted(Protocol):
+    """One client's logits."""
+
+    @property
+    def logits(self) -> Array: ...
+
+
+class Computed(Predicted, Protocol):
     """One client's losses and logits, and the features behind them."""
 
     @property
     def loss(self) -> Array: ...
     @property
-    def logits(self) -> Array: ...
-    @property
     def features(self) -> Array | None: ...
 
 
-class Learner(Protocol):
-    """A model that computes for many clients at once."""
+class Model(Protocol):
+    """A model that all clients of a process share: a learner, or a bundle's programs."""
 
     manifest: Manifest
     initial: Weights
@@ -74,6 +83,26 @@ class Learner(Protocol):
     def template(self) -> Template:
         """Makes texts of conversations."""
         ...
+
+    def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> Sequence[Predicted]:
+        """Compute logits of each batch by its own weights."""
+        ...
+
+    def save_adapter(self, folder: Path, weights: Weights) -> None:
+        """Write what `PeftModel.from_pretrained` loads."""
+        ...
+
+
+class ClientRunner(Protocol):
+    """Runs the clients of a round."""
+
+    def run(self, tasks: Sequence[Task], work: Callable[[int, Computation], Given]) -> list[Given]:
+        """Give what `work(number, passes)` returns for each task."""
+        ...
+
+
+class Learner(Model, Protocol):
+    """A model that computes for many clients at once."""
 
     def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> Sequence[Computed]:
         """Compute each client's losses, logits and features."""
@@ -88,10 +117,6 @@ class Learner(Protocol):
         per_example: bool,
     ) -> Sequence[Differentiated]:
         """Losses, and gradients by each client's `names`, of each example's loss or of the weighted mean."""
-        ...
-
-    def save_adapter(self, folder: Path, weights: Weights) -> None:
-        """Write what `PeftModel.from_pretrained` loads."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,15 +17,15 @@ from edge_client.data.batches import Batch
 from edge_client.data.templates import Template
 from edge_client.step.passes import Passes
 from edge_client.store import files
+from edge_client.training.round import Computation
 from edge_client.training.session import CACHE_WITHOUT_LIMIT, TrainingSession
 from edge_client.wire.protocol import Task, Training
 from server.formats.learned import Learned, Version
 from server.formats.peft import peft_files
+from server.simulation.compute.learner import Given
 
 
-class Predicted(NamedTuple):
-    """A batch's logits."""
-
+class _Predicted(NamedTuple):
     logits: Array
 
 
@@ -54,18 +54,21 @@ class Programs:
         """Makes texts of conversations."""
         return self._session.template
 
-    def passes(self, task: Task) -> Passes:
-        """Return what computes a client's part; programs stay loaded for the next client."""
-        own = replace(task, runtime=self._session.runtime_name)
-        return Passes(self.manifest, self._session.runtime, own, cache_bytes=CACHE_WITHOUT_LIMIT)
+    def run(self, tasks: Sequence[Task], work: Callable[[int, Computation], Given]) -> list[Given]:
+        """Give what `work(number, passes)` returns for each task, one after the other: programs stay loaded."""
+        return [work(number, self._passes(task)) for number, task in enumerate(tasks)]
 
-    def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[Predicted]:
+    def forward(self, weights: Sequence[Weights], batches: Sequence[Batch]) -> list[_Predicted]:
         """Compute logits of each batch by its own weights."""
-        return [Predicted(self._predicting.logits(batch, own)) for own, batch in zip(weights, batches, strict=True)]
+        return [_Predicted(self._predicting.logits(batch, own)) for own, batch in zip(weights, batches, strict=True)]
 
     @cached_property
     def _predicting(self) -> Passes:
-        return self.passes(self._session.task(self._training))
+        return self._passes(self._session.task(self._training))
+
+    def _passes(self, task: Task) -> Passes:
+        own = replace(task, runtime=self._session.runtime_name)
+        return Passes(self.manifest, self._session.runtime, own, cache_bytes=CACHE_WITHOUT_LIMIT)
 
     def save_adapter(self, folder: Path, weights: Weights) -> None:
         """Write a folder that `PeftModel.from_pretrained` loads."""

@@ -10,15 +10,14 @@ from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Example
 from edge_client.tasks.registry import task_named
 from edge_client.tasks.task import Score, combined
-from server.simulation.compute.learner import Learner
-from server.simulation.compute.programs import Programs
+from server.simulation.compute.learner import Model
 
 
-def score(learner: Learner | Programs, encoder: TextEncoder, examples: Sequence[Example], weights: Weights) -> Score:
+def score(model: Model, encoder: TextEncoder, examples: Sequence[Example], weights: Weights) -> Score:
     """Score weights on a part of the test set."""
-    task = task_named(learner.manifest.model.task)
+    task = task_named(model.manifest.model.task)
     scores: list[Score] = []
     for part in in_order(examples, encoder, task.encode):
-        (computed,) = learner.forward([weights], [part.batch])
+        (computed,) = model.forward([weights], [part.batch])
         scores.append(task.score(computed.logits[: len(part.examples)], part))
     return combined(scores)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,10 +21,7 @@ from edge_client.gradient.estimate import shares
 from edge_client.step.passes import Pass
 from edge_client.training.round import Computation
 from edge_client.wire.protocol import Task
-from server.simulation.compute.learner import Bottleneck, Computed, Differentiated, Learner
-from server.simulation.compute.programs import Programs
-
-Given = TypeVar("Given")
+from server.simulation.compute.learner import Bottleneck, Computed, Differentiated, Given, Learner
 
 
 class Question(NamedTuple):
@@ -95,34 +92,36 @@ class Dissolved(Exception):
     """A meeting ended because another member failed, whose error is the one to tell."""
 
 
-def run_together(
-    learner: Learner | Programs, tasks: Sequence[Task], work: Callable[[int, Computation], Given]
-) -> list[Given]:
-    """`work(member, passes)` of every task, side by side; by a bundle's programs one after the other."""
-    if isinstance(learner, Programs):
-        return [work(number, learner.passes(task)) for number, task in enumerate(tasks)]
-    meeting = Meeting(len(tasks))
+class SideBySide:
+    """Run clients in a thread each, whose passes a learner computes as one."""
 
-    def member(number: int) -> Given:
-        failed = True
-        try:
-            result = work(number, JoinedPasses(learner.manifest, tasks[number], meeting, number))
-            failed = False
-            return result
-        finally:
-            meeting.leave(number, failed=failed)
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
 
-    with ThreadPoolExecutor(len(tasks)) as threads:
-        try:
-            futures = [threads.submit(member, number) for number in range(len(tasks))]
-            meeting.hold(lambda questions: _answers(learner, questions))
-        except BaseException:  # a Ctrl-C too: members would wait forever, and the pool for them
-            meeting.leave(-1, failed=True)
-            raise
-    for error in [future.exception() for future in futures]:
-        if error is not None and not isinstance(error, Dissolved):
-            raise error
-    return [future.result() for future in futures]
+    def run(self, tasks: Sequence[Task], work: Callable[[int, Computation], Given]) -> list[Given]:
+        """Give what `work(number, passes)` returns for each task."""
+        meeting = Meeting(len(tasks))
+
+        def member(number: int) -> Given:
+            failed = True
+            try:
+                result = work(number, JoinedPasses(self._learner.manifest, tasks[number], meeting, number))
+                failed = False
+                return result
+            finally:
+                meeting.leave(number, failed=failed)
+
+        with ThreadPoolExecutor(len(tasks)) as threads:
+            try:
+                futures = [threads.submit(member, number) for number in range(len(tasks))]
+                meeting.hold(lambda questions: _answers(self._learner, questions))
+            except BaseException:  # a Ctrl-C too: members would wait forever, and the pool for them
+                meeting.leave(-1, failed=True)
+                raise
+        for error in [future.exception() for future in futures]:
+            if error is not None and not isinstance(error, Dissolved):
+                raise error
+        return [future.result() for future in futures]
 
 
 def _answers(learner: Learner, questions: Sequence[Question]) -> list[Any]:

@@ -27,10 +27,10 @@ from edge_client.training.epoch import Gradients, Judged, evaluate, steps_in
 from edge_client.training.round import Computation, LocalData, LocalModel, client_round, personalized
 from edge_client.wire.protocol import Task
 from edge_client.wire.scalars import encode_report
-from server.simulation.compute.learner import Learner, open_learner
+from server.simulation.compute.learner import ClientRunner, Learner, Model, open_learner
 from server.simulation.compute.programs import Programs
 from server.simulation.compute.scores import score
-from server.simulation.compute.together import run_together
+from server.simulation.compute.together import SideBySide
 from server.simulation.data.dataset import open_dataset
 from server.simulation.data.population import Population
 from server.simulation.methods.fwdllm import ClosestDirection, GradientSpread
@@ -71,7 +71,7 @@ class Worker:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.kind = task_named(plan.task)
-        self.population, self.learner = _computed(plan)
+        self.population, self.learner, self.clients = _computed(plan)
         self.manifest = self.learner.manifest
         self.tested = _spread(self.population.test, plan.test_examples)
         self._client = lru_cache(plan.settings.per_round)(self.population.client)
@@ -94,7 +94,7 @@ class Worker:
             report = update.report if judged is None else replace(update.report, **judged.told())
             return Trained(update.tensors, asdict(report), estimator.spread.variance)
 
-        return run_together(self.learner, [member.task for member in members], work)
+        return self.clients.run([member.task for member in members], work)
 
     def steps(self, members: Sequence[ClientPart]) -> list[int]:
         """Count the steps that each takes in a round."""
@@ -111,7 +111,7 @@ class Worker:
             assert isinstance(estimator, ScalarEstimator)  # the settings refuse others
             return encode_report(estimator.report(self._batches(client, task).at(iteration), weights, iteration))
 
-        return run_together(self.learner, [member.task for member in members], work)
+        return self.clients.run([member.task for member in members], work)
 
     def personal(self, members: Sequence[ClientPart], weights: Weights) -> list[tuple[int, int]]:
         """Mode iteration: each client's own model after a round, by its own test examples; a total and those right."""
@@ -123,7 +123,7 @@ class Worker:
             judged = self._judged(client, model, own)
             return (0, 0) if judged is None else (judged.own.total, self.kind.hits(judged.own))
 
-        return run_together(self.learner, [member.task for member in members], work)
+        return self.clients.run([member.task for member in members], work)
 
     def score(self, weights: Weights, first: int, last: int) -> Score:
         """Score weights on a part of the test set."""
@@ -173,12 +173,13 @@ class _Watched:
         return estimate
 
 
-def _computed(plan: Plan) -> tuple[Population, Learner | Programs]:
-    """Open a plan's clients, and its model or the bundle that stands for it."""
+def _computed(plan: Plan) -> tuple[Population, Model, ClientRunner]:
+    """Open a plan's clients, its model or the bundle that stands for it, and what runs clients by that."""
     if plan.runtime is None:
-        return opened(plan)
+        population, learner = opened(plan)
+        return population, learner, SideBySide(learner)
     programs = Programs(Path(plan.model), plan.runtime, plan.settings.training)
-    return population_of(plan, programs.template, programs.manifest.model.labels), programs
+    return population_of(plan, programs.template, programs.manifest.model.labels), programs, programs
 
 
 def opened(plan: Plan) -> tuple[Population, Learner]:
