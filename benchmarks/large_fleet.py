@@ -1,12 +1,16 @@
-"""Measure what one server carries of a fleet that grows: check-ins of devices that wait, and rounds beside them.
+"""Measure what servers carry of a fleet that grows: check-ins of devices that wait, and rounds beside them.
 
     python benchmarks/large_fleet.py --bundle bundle/ --devices 100000
     python benchmarks/large_fleet.py --bundle bundle/ --devices 1000 --devices 10000 --devices 100000 --json scale.json
+    python benchmarks/large_fleet.py --bundle bundle/ --devices 100000 --servers 3
 
 Each device has a key of its own, signs what it sends, opens a connection for each check-in as one does that waits for
 minutes, and comes back when it was told to, by a device's own rules. Its training is a wait and a canned change. The
 fleet stands in the database beforehand, each device somewhere in the wait that a server tells so many. Latency counts
 from the moment that a check-in was due, and the devices' own CPU, on the same cores, is told apart.
+
+Several servers share PostgreSQL and a bucket (see `replicas.py`), which take their part of the same cores; each request
+goes to the next of them. Processor time and memory are of all servers, without the database and the bucket.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import heapq
+import itertools
 import json
 import math
 import random
@@ -22,7 +27,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,10 +36,10 @@ from typing import Any
 import psutil
 from fleet import Server, machine, shape_of
 from load import canned_update
+from replicas import opened, shared_home
 
 from edge_client import keys
 from edge_client.wire.proofs import DIGEST_HEADER, SCHEME, digest_of, signed_text
-from server.settings import Settings
 from server.storage.identities import devices
 from server.storage.store import Store
 
@@ -69,13 +75,13 @@ class Fleet:
 
     def __init__(
         self,
-        port: int,
+        ports: Sequence[int],
         secrets: list[str],
         names: list[str],
         canned: Callable[[list[int]], bytes],
         training: tuple[float, float],
     ) -> None:
-        self._port = port
+        self._ports = itertools.cycle(ports)
         self._training = training
         self._secrets = secrets
         self._names = names
@@ -153,7 +159,7 @@ class Fleet:
             return 0, "", b""
 
     async def _asked(self, device: int, method: str, path: str, body: bytes, kind: str) -> tuple[int, str, bytes]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", next(self._ports))
         try:
             digest = _DIGEST if body is CHECK_IN else digest_of(body)
             self._newest[device] = moment = max(int(1000 * time.time()), self._newest[device] + 1)
@@ -171,17 +177,13 @@ class Fleet:
             writer.close()
 
 
-def settle(folder: Path, token: str, made: list[str], wait: float) -> list[str]:
-    """Write a fleet into a server's database, each device heard of somewhere in the last wait; gives their names."""
+def settle(store: Store, token: str, made: list[str], wait: float) -> list[str]:
+    """Write a fleet into the servers' database, each device heard of somewhere in the last wait; gives their names."""
     names = [f"d-{number:012x}" for number in range(len(made))]
-    store = Store(Settings(data_dir=folder))
-    try:
-        now = time.time()
-        with store.database.write() as connection:
-            for name, secret in zip(names, made, strict=True):
-                devices.add(connection, name, "", name, token, now - wait * random.random(), keys.public_of(secret))
-    finally:
-        store.close()
+    now = time.time()
+    with store.database.write() as connection:
+        for name, secret in zip(names, made, strict=True):
+            devices.add(connection, name, "", name, token, now - wait * random.random(), keys.public_of(secret))
     return names
 
 
@@ -190,6 +192,7 @@ class Found:
     """The figures of one fleet."""
 
     devices: int
+    servers: int
     seconds: float
     check_ins_per_second: float
     p50_ms: float
@@ -211,23 +214,23 @@ class Found:
     answers: dict[str, int]
 
 
-async def measure(server: Server, fleet: Fleet, job: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Let the fleet run, and look at the server beside it."""
+async def measure(servers: list[Server], fleet: Fleet, job: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Let the fleet run, and look at the servers beside it."""
     own, began = psutil.Process(), time.monotonic()
     memory: list[int] = []
 
     async def watch() -> tuple[float, float]:
         await asyncio.sleep(options.warm_up)
-        spent, mine = server.process.cpu_seconds, sum(own.cpu_times()[:2])
+        spent, mine = cpu_seconds(servers), sum(own.cpu_times()[:2])
         while time.monotonic() < began + options.warm_up + options.seconds:
-            memory.append(server.process.rss)
+            memory.append(sum(server.process.rss for server in servers))
             await asyncio.sleep(1.0)
-        return server.process.cpu_seconds - spent, sum(own.cpu_times()[:2]) - mine
+        return cpu_seconds(servers) - spent, sum(own.cpu_times()[:2]) - mine
 
     until = began + options.warm_up + options.seconds
     (server_cpu, own_cpu), _ = await asyncio.gather(watch(), fleet.run(until))
     counted = [ms for due, ms in fleet.seen.latencies if due >= began + options.warm_up]
-    with server.administrator() as admin:
+    with servers[0].administrator() as admin:
         rounds = await asyncio.to_thread(admin.get, f"/v1/jobs/{job}/rounds?limit=1000")
     closed = [row for row in rounds if row["state"] == "done"]
     quantiles = statistics.quantiles(counted, n=100)
@@ -252,11 +255,19 @@ async def measure(server: Server, fleet: Fleet, job: str, options: argparse.Name
     }
 
 
+def cpu_seconds(servers: list[Server]) -> float:
+    return sum(server.process.cpu_seconds for server in servers)
+
+
 def run(number: int, options: argparse.Namespace, folder: Path) -> Found:
-    """Measure a fleet of so many devices, on a server of its own."""
-    server = Server(folder, check_ins_per_second=options.rate)
-    try:
-        with server.administrator() as admin:
+    """Measure a fleet of so many devices, on servers of its own."""
+    with ExitStack() as stack:
+        shared = stack.enter_context(shared_home(folder)) if options.servers > 1 else {}
+        servers: list[Server] = []
+        for place in range(options.servers):
+            servers.append(Server(folder / f"server-{place}", check_ins_per_second=options.rate, **shared))
+            stack.callback(servers[-1].stop)
+        with servers[0].administrator() as admin:
             name = admin.upload_bundle(options.bundle)
             settings = {
                 "training": shape_of(options.bundle),
@@ -266,26 +277,29 @@ def run(number: int, options: argparse.Namespace, folder: Path) -> Found:
             }
             job = admin.post("/v1/jobs", {"name": "load", "bundle": name, "settings": settings})
             token = admin.post("/v1/tokens", {"uses": 1_000_000})["id"]
-        server.stop()
+        for server in servers:
+            server.stop()
         wait = max(30.0, number / options.rate)
         made = [keys.make() for _ in range(number)]
-        names = settle(folder / "data", token, made, wait)
-        server.start()
-        fleet = Fleet(server.port, made, names, canned_update(options.bundle), options.training)
+        with opened(servers[0], servers[0].folder / "data") as store:
+            names = settle(store, token, made, wait)
+        for server in servers:
+            server.start()
+        ports = [server.port for server in servers]
+        fleet = Fleet(ports, made, names, canned_update(options.bundle), options.training)
         now = time.monotonic()
         rush = now + options.warm_up + options.seconds / 2
         for device in range(number):
             at_once = device < options.rush
             fleet.at(rush + random.random() if at_once else now + wait * random.random(), device)
-        return Found(number, **asyncio.run(measure(server, fleet, job["id"], options)))
-    finally:
-        server.stop()
+        return Found(number, options.servers, **asyncio.run(measure(servers, fleet, job["id"], options)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=Path, required=True)
     parser.add_argument("--devices", type=int, action="append", required=True)
+    parser.add_argument("--servers", type=int, default=1, help="more than one share PostgreSQL and a bucket")
     parser.add_argument("--rate", type=float, default=200.0, help="SPRY_CHECK_INS_PER_SECOND")
     parser.add_argument("--per-round", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=60.0)
