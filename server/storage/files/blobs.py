@@ -70,12 +70,16 @@ class Blobs:
         sync_folder(target.parent)
 
     def forget_partials(self, older: float) -> None:
-        """Remove what uploads left that a crash cut off, and that nobody has written to for so many seconds."""
+        """Remove what uploads and evaluations left that a crash cut off, if untouched for so many seconds."""
         until = time.time() - older  # the files' own clock
         for partial in self.folder.glob(f"{PARTIAL}*"):
             with suppress(FileNotFoundError):  # it became a blob, or another worker removed it
                 if partial.stat().st_mtime < until:
                     partial.unlink()
+        for lent in self.folder.glob(f"{_LENT}*"):
+            with suppress(FileNotFoundError):
+                if lent.stat().st_mtime < until:
+                    shutil.rmtree(lent, ignore_errors=True)
         for copy in self.folder.glob("??/*") if self._shared is not None else ():
             with suppress(FileNotFoundError):
                 if copy.stat().st_mtime < until:  # whoever reads it again fetches it again

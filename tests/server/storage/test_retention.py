@@ -138,3 +138,14 @@ def test_what_a_cut_upload_left_goes_when_nobody_writes_to_it(old):
     later(old, 0)
     assert not left.exists()
     assert under_way.exists()
+
+
+def test_a_copy_that_a_killed_evaluation_was_lent_goes(old):
+    blobs = old.store.blobs
+    with blobs.lent(blobs.put(b"held out")) as file:
+        later(old, 0)
+        assert file.exists()
+        hours_ago = time.time() - 2 * 3600
+        os.utime(file.parent, (hours_ago, hours_ago))
+        later(old, 0)
+        assert not file.parent.exists()
