@@ -43,7 +43,10 @@ public final class Versions {
         if (kept.version == task.version && (task.published == 0 || kept.published == task.published)) {
             return kept;
         }
-        Kept found = downloaded(server, kept, bundle.manifest, task);
+        Tensors shown = server.mirroredWeights(task, largest(bundle.manifest));
+        Kept found = shown == null
+                ? downloaded(server, kept, bundle.manifest, task)
+                : merged(kept, shown, bundle.manifest);
         if (found.version != task.version) {
             throw new ServerException("the weights are at version " + found.version + ", the task starts from "
                     + task.version + ": its round is over", "stale");

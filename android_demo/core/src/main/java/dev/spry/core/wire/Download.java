@@ -83,39 +83,25 @@ public final class Download {
         if (path.isFile() && Disk.digest(path).equals(bundle)) {
             return Manifest.read(path);
         }
-        byte[] data = mirroredManifest();
+        byte[] data = mirrors.whole(server, bundle, Manifest.FILE_NAME, bundle, Manifest.LARGEST);
         if (data == null) {
             data = server.repeat(() -> {
                 try (Reply reply = server.file(bundle, Manifest.FILE_NAME, 0)) {
                     return reply.all(Manifest.LARGEST);
                 }
             });
-            checkManifest(data, server.url);
+            checkManifest(data);
         }
         Manifest manifest = Manifest.parse(data, server.url + ": " + Manifest.FILE_NAME);
         Disk.write(path, data);
         return manifest;
     }
 
-    /** null where no mirror has it. */
-    private byte[] mirroredManifest() {
-        for (String address = mirrors.next(); address != null; address = mirrors.next()) {
-            try (Reply reply = server.mirrored(address, bundle, Manifest.FILE_NAME, 0)) {
-                byte[] data = reply.all(Manifest.LARGEST);
-                checkManifest(data, address);
-                return data;
-            } catch (IOException | ServerException error) {
-                mirrors.leaveOut(address, String.valueOf(error.getMessage()));
-            }
-        }
-        return null;
-    }
-
-    private void checkManifest(byte[] data, String where) {
+    private void checkManifest(byte[] data) {
         if (!Disk.hex(Disk.sha256().digest(data)).equals(bundle)) {
             String name = bundle.substring(0, Math.min(12, bundle.length()));
             throw new BadAnswerException(
-                    where + " gives another manifest than that of the bundle " + name + "…; " + TELL);
+                    server.url + " gives another manifest than that of the bundle " + name + "…; " + TELL);
         }
     }
 

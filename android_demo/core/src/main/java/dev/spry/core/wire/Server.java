@@ -235,10 +235,19 @@ public final class Server implements Closeable {
         return reply;
     }
 
-    /** The same of a mirror, which is told nothing of this device and is not asked again. */
-    public Reply mirrored(String address, String bundle, String path, long start) throws IOException {
+    /** All weights of a task's version, from a mirror; null where none has them, or gives them as it should. */
+    public Tensors mirroredWeights(Task task, int most) {
+        if (task.weights.isEmpty()) {
+            return null;
+        }
+        byte[] data = new Mirrors(task.mirrors, tell).whole(this, "weights", task.weights, task.weights, most);
+        return data == null ? null : new Tensors(task.version, data);
+    }
+
+    /** A file of a mirror, which is told nothing of this device and is not asked again. */
+    Reply mirrored(String address, String folder, String path, long start) throws IOException {
         mirror = new Exchange(address, address, Pause.SLEEP, tell, Mirrors.SECONDS, 0, trust);
-        String where = "/" + Address.part(bundle) + "/" + Address.path(path);
+        String where = "/" + Address.part(folder) + "/" + Address.path(path);
         Reply reply = mirror.reply("GET", where, null, "", 0, start).atLeast(Mirrors.SLOWEST);
         if (reply.status != 200 && reply.status != 206) {
             try (Reply refused = reply) {

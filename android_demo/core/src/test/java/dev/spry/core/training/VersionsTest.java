@@ -1,12 +1,15 @@
 package dev.spry.core.training;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 
 import java.io.File;
 import java.nio.file.Files;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.Map;
 
+import org.json.JSONArray;
 import org.json.JSONObject;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -19,6 +22,7 @@ import dev.spry.core.Tensor;
 import dev.spry.core.TinyBundle;
 import dev.spry.core.bundle.Bundle;
 import dev.spry.core.numbers.Safetensors;
+import dev.spry.core.store.Disk;
 import dev.spry.core.store.JobStore;
 import dev.spry.core.store.Store;
 import dev.spry.core.wire.Stage;
@@ -73,9 +77,7 @@ class VersionsTest {
         if (version > 0) {
             job.saveWeights("b", new Kept(version, KEPT, Collections.<String, Tensor>emptyMap(), when));
         }
-        byte[] sent = new Safetensors(
-                Collections.singletonMap("head.bias", Tensor.of(new float[] {7, 8, 9}, 3)),
-                Collections.<String, String>emptyMap()).encoded();
+        byte[] sent = head(7);
         StringBuilder seen = new StringBuilder();
         stage.otherwise((request, to) -> {
             String since = request.path.split("since=")[1];
@@ -94,5 +96,35 @@ class VersionsTest {
         assertEquals(seen.length() > 0 ? 7 : 4, found.weights.get("head.bias").floats()[0]);
         assertEquals(wanted, Versions.current(stage.device().open(), job, bundle, task).version); // asks nothing more
         assertEquals(asked, seen.length() > 0 ? seen.toString() : "none");
+    }
+
+    /** A mirror that gives other weights than the task names costs a line, and the server is asked. */
+    @ParameterizedTest
+    @CsvSource({"true", "false"})
+    void weightsComeFromAMirrorIfTheyAreThoseOfTheTask(boolean honest) throws Exception {
+        byte[] right = head(7);
+        String hash = Disk.hex(Disk.sha256().digest(right));
+        stage.otherwise((request, to) -> Stage.send(to, 200, right, "X-Spry-Version", "5"));
+        try (Stage mirror = new Stage()) {
+            mirror.otherwise((request, to) -> {
+                assertEquals("/weights/" + hash, request.path);
+                assertFalse(request.headers.containsKey("authorization"));
+                Stage.send(to, 200, honest ? right : head(666));
+            });
+            JSONObject task = task(5, 50).toJson();
+            task.put("weights", hash).put("mirrors", new JSONArray(Arrays.asList(mirror.address())));
+            JobStore job = new Store(new File(home, "store"), stage.address(), Tell.SILENT).job("j");
+            Kept found = Versions.current(stage.device().open(), job, bundle, new Task(task));
+            assertEquals(5, found.version);
+            assertEquals(7, found.weights.get("head.bias").floats()[0]);
+            assertEquals(honest ? 0 : 1, stage.seen.size());
+            assertEquals(honest ? 0 : 1, stage.told.size());
+        }
+    }
+
+    private static byte[] head(float value) {
+        return new Safetensors(
+                Collections.singletonMap("head.bias", Tensor.of(new float[] {value, 8, 9}, 3)),
+                Collections.<String, String>emptyMap()).encoded();
     }
 }
