@@ -231,7 +231,7 @@ async def measure(servers: list[Server], fleet: Fleet, job: str, options: argpar
     (server_cpu, own_cpu), _ = await asyncio.gather(watch(), fleet.run(until))
     counted = [ms for due, ms in fleet.seen.latencies if due >= began + options.warm_up]
     with servers[0].administrator() as admin:
-        rounds = await asyncio.to_thread(admin.get, f"/v1/jobs/{job}/rounds?limit=1000")
+        rounds = await asyncio.to_thread(admin.get, f"/v1/jobs/{job}/rounds", limit=1000)
     closed = [row for row in rounds if row["state"] == "done"]
     quantiles = statistics.quantiles(counted, n=100)
     accepted = {row["number"]: row["tasks"].get("accepted", 0) for row in rounds}
