@@ -23,8 +23,8 @@ from server.storage.schema.tables import SCHEMA, about, schema
 
 _WRITES = "spry_writes"
 _LASTING = "spry_lasting"
-_CONNECTIONS = 50
-"""Forty threads answer requests, each with one at a time; the background has some more."""
+_CONNECTIONS = 24
+"""A thread uses one at a time, and waits for it. Four processes fit into the 100 that PostgreSQL takes by default."""
 
 
 class Database:
@@ -34,7 +34,7 @@ class Database:
         """`url` of "" keeps an SQLite file in the folder."""
         self.url = url or f"sqlite:///{database_file(folder)}"
         self.is_sqlite = self.url.startswith("sqlite")
-        self._engine = create_engine(self.url, pool_size=_CONNECTIONS, pool_pre_ping=not self.is_sqlite)
+        self._engine = create_engine(self.url, pool_size=_CONNECTIONS, max_overflow=0, pool_pre_ping=not self.is_sqlite)
         self._writer = threading.Lock()  # SQLite has one writer: threads wait here rather than in its polling
         if self.is_sqlite:
             event.listen(self._engine, "connect", _prepare_sqlite)
