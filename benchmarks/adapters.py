@@ -25,8 +25,9 @@ from edge_client.data.batches import Labelled
 from edge_client.data.encoder import TextEncoder
 from edge_client.data.examples import Examples, examples_for
 from edge_client.data.sources import open_data
+from export.adapt.adapted import Adapted
 from export.adapt.labelled import without_filling
-from export.adapt.wrapping import Adapted, adapt
+from export.adapt.wrapping import adapt
 from export.graph.capture import TaskForward
 from export.graph.slots import Role
 from export.model.loading import Loaded, load

@@ -9,13 +9,14 @@ from torch import Tensor, fx
 
 from edge_client.bundle.manifest import DUAL, ENTER, HEAD, SCALAR, VJP
 from edge_client.commands.progress import Progress
-from export.adapt.wrapping import Adapted
+from export.adapt.adapted import Adapted
 from export.dual.builder import ProgramBuilder
 from export.dual.generation import generation_programs
 from export.dual.programs import Program, kinds
 from export.graph.attending import attend_by_heads
 from export.graph.bottlenecks import mark_bottlenecks
-from export.graph.capture import Captured, capture
+from export.graph.capture import capture
+from export.graph.captured import Captured
 from export.graph.narrow import narrow
 from export.graph.segments import SegmentGraph, boundaries, split
 from export.graph.slots import Role, slot_of, value_of

@@ -31,10 +31,11 @@ from edge_client.bundle.manifest import Manifest
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.data.batches import Batch
 from edge_client.data.templates import Template
+from export.adapt.adapted import Adapted
 from export.adapt.adapter import check_adapter
 from export.adapt.bottlenecks import at_bottlenecks
 from export.adapt.heads import entering as entering_weight
-from export.adapt.wrapping import Adapted, adapt
+from export.adapt.wrapping import adapt
 from export.errors import ExportError
 from export.graph.bottlenecks import mark_bottlenecks
 from export.graph.capture import TaskForward, capture

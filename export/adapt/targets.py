@@ -14,7 +14,7 @@ from torch import fx
 
 from export.errors import ExportError
 from export.graph import ops
-from export.graph.capture import Captured
+from export.graph.captured import Captured
 from export.graph.rewrites import VIEWS
 from export.graph.segments import block_calls
 from export.graph.slots import slot_of

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel, get_peft_model, get_peft_model_state_dict
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch import Tensor, nn
+from torch import nn
 
 from edge_client.commands.options.adapter import AdapterOptions
+from export.adapt.adapted import Adapted
 from export.adapt.adapter import ADAPTERS, Targets
 from export.adapt.bottlenecks import freeze_second_factor
 from export.adapt.heads import feature_square, prepare_head
@@ -28,25 +29,6 @@ from export.model.loading import Loaded, traced_once
 from export.tasks.task import ModelTask
 
 _ADAPTER = "default"
-
-
-@dataclass
-class Adapted:
-    """A model with its adapter."""
-
-    model: PeftModel
-    slots: dict[int, Slot]
-    """Address of a trainable parameter -> its slot in the graph, named as in a PEFT adapter file."""
-    names: dict[str, str]
-    """Name in the adapter file -> name in the model. Addresses hold until worker processes share the memory."""
-    config: dict[str, Any]
-    """adapter_config.json"""
-    initial: dict[str, Tensor]
-    """adapter_model.safetensors before training, with what PEFT wants beside the trainable tensors."""
-    feature_square: float | None = None
-    """The mean squared length of what the head's last layer is given."""
-    at_bottlenecks: bool = False
-    """True if forward gradients move the output of a layer's first factor, in place of its weights."""
 
 
 def head_modules(model: nn.Module, task: ModelTask) -> list[str]:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
+from export.adapt.adapted import Adapted
 from export.adapt.bottlenecks import at_bottlenecks
-from export.adapt.wrapping import Adapted
 from export.errors import ExportError
 from export.graph.capture import TaskForward
 from export.graph.slots import Slot

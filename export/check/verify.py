@@ -25,7 +25,7 @@ from edge_client.bundle.manifest import Check, Manifest, Precision, RuntimeSpec,
 from edge_client.runtimes import trials
 from edge_client.runtimes.runtime import open_runtime
 from edge_client.step.stepper import Step, Stepper
-from export.adapt.wrapping import Adapted
+from export.adapt.adapted import Adapted
 from export.check.reference import Reference
 from export.errors import VerificationFailed
 from export.model.loading import Loaded

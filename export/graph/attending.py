@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from export.graph import ops
-from export.graph.capture import Captured
+from export.graph.captured import Captured
 from export.graph.slots import Role, Slot, slot_of, value_of
 
 aten = torch.ops.aten

@@ -29,7 +29,8 @@ from transformers import AttentionInterface
 
 from export.errors import ExportError
 from export.graph import ops, vocabulary
-from export.graph.capture import Captured, captured
+from export.graph.capture import captured
+from export.graph.captured import Captured
 from export.graph.editing import share_equal_nodes
 from export.graph.rewrites import rows_of
 from export.graph.slots import Role, Slot, slot_of, value_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.export.graph_signature import InputKind
 from torch.fx import config as tracing
 
+from export.graph.captured import Captured
 from export.graph.editing import module_of, share_equal_nodes, unwritten
 from export.graph.rewrites import rewrite
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
@@ -24,15 +24,6 @@ from export.tasks.task import ModelTask
 
 aten = torch.ops.aten
 tracing.do_not_emit_stack_traces = True  # nobody reads where a node was made; to find it is a quarter of a capture
-
-
-@dataclass
-class Captured:
-    """A model's plain forward: (inputs, weights) -> (per-example losses, what predictions are read from)."""
-
-    graph: fx.GraphModule
-    stored: dict[str, Tensor]
-    """The frozen weights and constants that the graph names."""
 
 
 class TaskForward(nn.Module):

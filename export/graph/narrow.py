@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx
 
 from export.graph import ops
-from export.graph.capture import Captured
+from export.graph.captured import Captured
 from export.graph.editing import share_equal_nodes
 from export.graph.slots import value_of
 

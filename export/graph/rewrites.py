@@ -13,17 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from export.errors import ExportError
 from export.graph import ops, vocabulary
+from export.graph.captured import Captured
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
-
-if TYPE_CHECKING:
-    from export.graph.capture import Captured
 
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from torch import fx
 
 from edge_client.bundle.manifest import EMBED, HEAD
 from export.errors import ExportError
-from export.graph.capture import Captured
+from export.graph.captured import Captured
 from export.graph.editing import module_of
 from export.graph.slots import Role, Slot, slot_of, value_of
 

@@ -8,7 +8,7 @@ from torch import fx
 
 from edge_client import __version__
 from edge_client.bundle import manifest as m
-from export.adapt.wrapping import Adapted
+from export.adapt.adapted import Adapted
 from export.graph.segments import SegmentGraph
 from export.graph.slots import slot_of
 from export.graph.units import bias_of, find_head, find_units, logits_layer

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from export.graph.capture import Captured, capture
+from export.graph.capture import capture
+from export.graph.captured import Captured
 from export.graph.slots import Role, slot_of
 from export.model.loading import Loaded
 from export.tasks.registry import MODEL_TASKS

@@ -29,13 +29,15 @@ from transformers import (
 )
 
 from edge_client.bundle.manifest import DUAL, ENTER, IGNORED, PLAIN, SCALAR, VJP, Unit
+from export.adapt.adapted import Adapted
 from export.adapt.targets import Projections, find_projections
-from export.adapt.wrapping import Adapted, adapt
+from export.adapt.wrapping import adapt
 from export.dual.builder import ProgramBuilder
 from export.dual.programs import input_name
 from export.graph.attending import attend_by_heads
 from export.graph.bottlenecks import bottlenecks, mark_bottlenecks
-from export.graph.capture import Captured, TaskForward, capture
+from export.graph.capture import TaskForward, capture
+from export.graph.captured import Captured
 from export.graph.narrow import narrow
 from export.graph.segments import SegmentGraph, split
 from export.graph.slots import Role, Slot, slot_of, value_of

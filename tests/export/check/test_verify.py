@@ -15,7 +15,8 @@ from torch import nn
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import IGNORED, Check
 from edge_client.commands.options.adapter import AdapterOptions
-from export.adapt.wrapping import Adapted, adapt
+from export.adapt.adapted import Adapted
+from export.adapt.wrapping import adapt
 from export.check.reference import Reference
 from export.check.verify import Truth, _line, is_far, make_sample, refuse_failures, verify
 from export.errors import ExportError

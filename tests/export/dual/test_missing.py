@@ -9,7 +9,8 @@ from torch import nn
 from export.dual.interpreter import Directions, Dual, DualInterpreter
 from export.dual.rule import TANGENTS, tangent_of
 from export.errors import ExportError, MissingRuleError
-from export.graph.capture import Captured, capture
+from export.graph.capture import capture
+from export.graph.captured import Captured
 from export.graph.slots import Role, Slot
 from export.tasks.registry import MODEL_TASKS
 
