@@ -187,7 +187,7 @@ def repeated(store: Store, job: Job, parts: list[Path]) -> ServerState:
                 id=row.id, job=job.id, job_name=job.name, round=number, seed=row.seed, units=row.units, cut=row.cut,
                 bundle=job.bundle, runtime=row.runtime, version=start.version, iteration=0, seconds=0,
                 training=job.settings.training, optimizers=job.settings.optimizers, batch=row.batch,
-                measure=is_to_measure(store, job, row.slot, start.version),
+                measure=is_to_measure(store, job, number, row.slot, start.version),
             )  # fmt: skip
             own_data = bench.data(task, data[names[row.device]])
             update = client_round(task, bench.model(task), start.weights, own_data)

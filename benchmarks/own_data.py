@@ -3,6 +3,7 @@
     python benchmarks/own_data.py --rows tickets.csv
     python benchmarks/own_data.py --rows tickets.csv --draws 5
     python benchmarks/own_data.py --rows FOLDER --take 245 --draws 5      train and test apart, as `spry new` takes them
+    python benchmarks/own_data.py --rows FOLDER --each 20 --by question,title --no-one-place       many classes
 
 Runs `spry new` and `spry up --try 4` on the file in a folder of its own, nothing else being said, and takes the time to
 the first update that the server has accepted and to the end of the job. Then it trains the same model on the same rows
@@ -13,6 +14,10 @@ held out. Needs the extras `demo` and `server`; some minutes on two cores.
 A few rows held out say little: of 55, one is 1.8 points. `--draws N` plays N users, the first as above and the others
 with other rows to learn from: as many of the file, and the rest held out; or `--take M` of a folder's training rows,
 and its test rows held out. The difference is taken in each draw, on the same rows, and its mean has a standard error.
+
+`--each N` makes a set of N rows for each value of a column of a folder's rows, and holds others out; `--divide K` cuts
+each class into K by the words of its texts. With it and always, logistic regression in one place is measured too: on
+the bundle's own frozen features, and on the encoder's mean over tokens with a penalty by cross-validation.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ import msgspec
 import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
+from small_sets import MeanFeatures, made, regression
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from edge_client.checkpoints import local_model
@@ -40,6 +46,7 @@ from server.cli.connection import Access, Administrator
 from server.project.file import FILE, written
 from server.project.file import read as read_project
 from server.project.folder import Project
+from server.start.baseline import Files, Rows, baseline
 from server.start.job import known_job
 
 RATES = (3e-4, 1e-3, 3e-3)
@@ -64,6 +71,8 @@ class Result:
     in_one_place: float | None
     rows: int
     held_out: int
+    regression: tuple[float, float] | None = None
+    """Logistic regression on the bundle's frozen features, and on the mean over tokens; None for pairs of texts."""
 
 
 def accepted(project: Project) -> bool:
@@ -105,7 +114,7 @@ def played(rows: Path, work: Path, devices: int, model: Path | None, deal: Deal 
     finally:
         subprocess.run([*SPRY, "down"], cwd=folder, check=True, stdout=sys.stderr)
     size = sum(file.stat().st_size for file in (folder / "adapter").rglob("*") if file.is_file())
-    train, held_out = (len(read(project.path(name))) for name in (project.file.data.train, project.file.data.held_out))
+    train, held_out = map(len, halves(project))
     return Result(2, looked, first, whole, size, job["metrics"]["accuracy"], None, train, held_out)
 
 
@@ -143,6 +152,11 @@ def taken(rows: Path, folder: Path, number: int, take: int) -> Path:
 def read(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
+
+
+def halves(project: Project) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the rows to learn from, and those held out."""
+    return read(project.path(project.file.data.train)), read(project.path(project.file.data.held_out))
 
 
 class OnePlace:
@@ -194,23 +208,47 @@ class OnePlace:
         return self.accuracy(self.trained(rows, rate, passes), held_out)
 
 
+def regressed(project: Project) -> tuple[float, float] | None:
+    """Return the accuracies of logistic regression in one place; None where no encoder is read by its mean."""
+    train, held_out = halves(project)
+    files = Files(project.path(project.file.data.train), project.path(project.file.data.held_out), ())
+    own = baseline(project.bundle, files, lambda _line: None)
+    if own is None or "text_pair" in train[0]:
+        return None
+    model = project.file.model
+    encoder = MeanFeatures(str(local_model(model.source) or model.source), model.length)
+    names = {name: number for number, name in enumerate(model.labels)}
+    both = (
+        Rows(encoder.of([row["text"] for row in part]), np.array([names[str(row["label"]).strip()] for row in part]))
+        for part in (train, held_out)
+    )
+    return own.in_one_place, regression(*both, len(names))
+
+
+def chosen(options: argparse.Namespace, folder: Path, number: int) -> Path:
+    """Return a user's rows."""
+    if options.each:
+        return made(options.rows, folder, options.by, options.each, options.divide, number)
+    return taken(options.rows, folder, number, options.take) if options.take else options.rows
+
+
 def drawn(options: argparse.Namespace, number: int) -> Result:
     """One user."""
 
     def deal(project: Project) -> None:
-        if number and not options.take:
+        if number and not (options.take or options.each):
             dealt(project, number)
         if options.preset is not None:
             preset_named(project, options.preset)
 
     with tempfile.TemporaryDirectory(prefix="own-data-") as folder:
-        rows = taken(options.rows, Path(folder) / "rows", number, options.take) if options.take else options.rows
+        rows = chosen(options, Path(folder) / "rows", number)
         result = played(rows, Path(folder), options.devices, options.model, deal)
+        project = Project(Path(folder) / "mine")
+        result = replace(result, regression=regressed(project))
         if options.no_one_place:
             return result
-        project = Project(Path(folder) / "mine")
-        train, held_out = (read(project.path(name)) for name in (project.file.data.train, project.file.data.held_out))
-        return replace(result, in_one_place=OnePlace(project).best(train, held_out, project.file.job.rounds))
+        return replace(result, in_one_place=OnePlace(project).best(*halves(project), project.file.job.rounds))
 
 
 def behind(results: Sequence[Result]) -> tuple[float, float | None]:
@@ -229,6 +267,11 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a folder with another encoder")
     parser.add_argument("--draws", type=int, default=1, help="users, each with other rows to learn from")
     parser.add_argument("--take", type=int, default=0, help="of the training rows of a folder with train and test")
+    parser.add_argument("--each", type=int, default=0, help="rows of each class of a folder's to learn from")
+    parser.add_argument(
+        "--by", type=lambda names: names.split(","), default=("text", "label"), help="--each: the columns of both"
+    )
+    parser.add_argument("--divide", type=int, default=1, help="--each: parts of each class, by the words of its texts")
     parser.add_argument("--preset", help="in place of the default, to compare")
     parser.add_argument("--no-one-place", action="store_true", help="leave the comparison out")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
@@ -254,6 +297,9 @@ def show(result: Result) -> None:
         f"{result.first_update:.0f} s, the end after {result.whole:.0f} s; the adapter has {result.bytes / 1e3:.0f} kB"
     )
     beside = "" if result.in_one_place is None else f", in one place {result.in_one_place:.3f}"
+    if result.regression is not None:
+        own, mean = result.regression
+        beside += f"; logistic regression on the bundle's frozen features {own:.3f}, on the encoder's mean {mean:.3f}"
     print(
         f"accuracy on {result.held_out} rows held out, learned from {result.rows}: {result.accuracy:.3f}{beside}",
         flush=True,

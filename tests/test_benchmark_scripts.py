@@ -247,7 +247,7 @@ def test_a_user_with_some_rows_of_a_folder(model_folder, tmp_path):
     options = "--take", 24, "--model", model_folder, "--devices", 2, "--json"
     told = json.loads(ran("own_data", "--rows", tmp_path, *options))
     assert told["difference"] == pytest.approx(told["accuracy"] - told["in_one_place"])
-    assert (told["rows"], told["held_out"]) == (24, 20)
+    assert (told["rows"], told["held_out"], len(told["regression"])) == (24, 20, 2)
 
 
 def written(folder: Path, rows: dict[str, list[dict]]) -> Path:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from argparse import Namespace
+from collections import Counter
 
 import pytest
 
@@ -11,7 +12,25 @@ from server.project.folder import Project
 from tests.benchmarks import script
 
 
+def test_sets_of_few_rows_have_other_rows_held_out(tmp_path):
+    module = script("small_sets")
+    (tmp_path / "data").mkdir()
+    rows = [{"asked": f"{word} number {number}", "of": of} for word, of in TOPICS for number in range(12)]
+    (tmp_path / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    made = module.made(tmp_path / "data", tmp_path / "few", ("asked", "of"), each=6, parts=2, number=0)
+    train, test = (
+        [json.loads(line) for line in (made / f"{part}.jsonl").read_text().splitlines()] for part in ("train", "test")
+    )
+    assert Counter(row["label"] for row in train) == {f"{of} {part}": 6 for of in ("song", "sky") for part in (0, 1)}
+    assert not {row["text"] for row in train} & {row["text"] for row in test}
+    assert len({(row["text"].split()[0], row["label"]) for row in train + test}) == len(TOPICS)
+
+
+TOPICS = ("play", "song"), ("skip", "song"), ("rain", "sky"), ("sunny", "sky")
+
+
 def test_other_users_have_other_rows_and_a_mean_has_an_error(tmp_path):
+    script("small_sets")
     module = script("own_data")
     apart, (first, second) = tmp_path / "apart", (tmp_path / name for name in ("first", "second"))
     apart.mkdir()

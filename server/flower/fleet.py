@@ -77,7 +77,7 @@ class NodeFleet:
             free.remove(slot)
             task = task_of(
                 self._settings, self._manifest, number, slot, fit.training,
-                evaluate=self._settings.evaluates_in(number), measure=self._is_asked(slot.number, version),
+                evaluate=self._settings.evaluates_in(number), measure=self._is_asked(slot.number, version, len(nodes)),
             )  # fmt: skip
             tasks[node] = replace(
                 task, job=JOB, job_name=JOB, units=list(fit.units), cut=fit.cut, batch=fit.batch, runtime=fit.runtime,
@@ -108,6 +108,6 @@ class NodeFleet:
         limits = (self._limit(offer) for offer in offers.values())
         return self._settings.depth(self._manifest, [limit for limit in limits if limit is not None])
 
-    def _is_asked(self, slot: int, version: int) -> bool:
-        """Tell whether the node of a slot measures its features, which the head's step goes by."""
-        return self._settings.measures(self._manifest) and is_asked(version, slot, self._settings.per_round)
+    def _is_asked(self, slot: int, version: int, slots: int) -> bool:
+        """Tell whether the node in one of a round's slots measures its features, which the head's step goes by."""
+        return self._settings.measures(self._manifest) and is_asked(version, slot, slots)

@@ -23,7 +23,7 @@ from edge_client.wire.protocol import Training
 from server.aggregation.rule import Numbers
 
 _STEPS = 300
-_PENALTY = 0.1
+PENALTY = 0.1
 """The penalty of squared weights over the number of rows, for features of length 1: scikit-learn's `C` of 10."""
 
 
@@ -71,9 +71,9 @@ def baseline(bundle: Path, files: Files, tell: Callable[[str], None]) -> Regress
             whole, classes = features.of(files.train), len(opened.manifest.model.labels)
         finally:
             bench.close()
-    alone = [_accuracy(rows, measured, classes) for rows in parts]
+    alone = [accuracy(rows, measured, classes) for rows in parts]
     tell("fitting")
-    return RegressionScores(_accuracy(whole, measured, classes), float(np.mean(alone)) if alone else None)
+    return RegressionScores(accuracy(whole, measured, classes), float(np.mean(alone)) if alone else None)
 
 
 class _Features:
@@ -101,28 +101,31 @@ class _Features:
             self._tell(f"{len(self._known):,} rows")
 
 
-def _accuracy(rows: Rows, measured: Rows, classes: int) -> float:
+def accuracy(rows: Rows, measured: Rows, classes: int, penalty: float = PENALTY) -> float:
+    """Fit logistic regression to rows, and measure it on others."""
     centre = rows.features.mean(0)
     scale = 1 / max(float(np.sqrt(np.square(rows.features - centre).sum(1).mean())), np.finfo(np.float64).tiny)
-    weight, bias = logistic_regression((rows.features - centre) * scale, rows.classes, classes)
+    weight, bias = logistic_regression((rows.features - centre) * scale, rows.classes, classes, penalty)
     given = (measured.features - centre) * scale @ weight.T + bias
     return float((given.argmax(1) == measured.classes).mean())
 
 
-def logistic_regression(features: Numbers, labels: NDArray[np.int64], classes: int) -> tuple[Numbers, Numbers]:
+def logistic_regression(
+    features: Numbers, labels: NDArray[np.int64], classes: int, penalty: float = PENALTY
+) -> tuple[Numbers, Numbers]:
     """Fit weights [classes, features] and biases, by steps of Nesterov's method."""
     count, width = features.shape
     wanted = np.eye(classes)[labels]
     given = np.concatenate([features, np.ones((count, 1))], 1)
-    penalty = np.append(np.full(width, _PENALTY / count), 0.0)
+    penalties = np.append(np.full(width, penalty / count), 0.0)
     weights = before = np.zeros((classes, width + 1))
     largest = float(np.linalg.eigvalsh(given.T @ given / count)[-1])
-    rate = 1 / (largest / 2 + _PENALTY / count)  # the curvature of the errors is at most a half
+    rate = 1 / (largest / 2 + penalty / count)  # the curvature of the errors is at most a half
     for step in range(_STEPS):
         ahead = weights + step / (step + 3) * (weights - before)
         logits = given @ ahead.T
         logits -= logits.max(1, keepdims=True)
         likely = np.exp(logits)
         likely /= likely.sum(1, keepdims=True)
-        before, weights = weights, ahead - rate * ((likely - wanted).T @ given / count + ahead * penalty)
+        before, weights = weights, ahead - rate * ((likely - wanted).T @ given / count + ahead * penalties)
     return weights[:, :-1], weights[:, -1]

@@ -76,15 +76,15 @@ class LocalSteps(NamedTuple):
         return 1 / (self.number * (self.training.head_learning_rate or self.training.learning_rate))
 
 
-def is_asked(version: int, slot: int, per_round: int) -> bool:
-    """Tell whether the client of a slot measures, in a round that starts from a version.
+def is_asked(version: int, place: int, places: int) -> bool:
+    """Tell whether the client in a place of a round that starts from a version measures; all `places` have a client.
 
-    Three measure at least, so that each report can be compared; slots take turns, so that none measures always.
+    Three measure at least, so that each report can be compared; places take turns, so that none measures always.
     """
     if version == 0:
-        return slot < MOST_ASKED
-    asked = min(max(FEWEST, per_round // AGAIN), MOST_ASKED)
-    return (slot - version * asked) % per_round < asked
+        return place < MOST_ASKED
+    asked = min(max(FEWEST, places // AGAIN), MOST_ASKED)
+    return (place - version * asked) % places < asked
 
 
 def joined(state: Weights, told: Iterable[Moments]) -> Weights:

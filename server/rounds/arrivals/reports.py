@@ -75,7 +75,7 @@ class Reports:
             version = late.begun_with(assignment, rounds.find(connection, job.id, assignment.round))
         start = self._store.models.load(job, version).weights
         report = held_to(update.report, assignment.declared, job.settings.training, manifest)
-        if not is_to_measure(self._store, job, assignment.slot, version):
+        if report.measured and not is_to_measure(self._store, job, assignment.round, assignment.slot, version):
             report = replace(report, measured=0)  # nobody asked: what it tells is left out of the mean
         lengths = norms(update.tensors, start, manifest.head_names, manifest.units)
         if job.settings.is_private:  # what others sent has no say in it, and the clip bounds it

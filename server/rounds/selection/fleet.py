@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import islice
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -105,10 +106,35 @@ def runtimes_in(manifest: Manifest, said: CheckIn) -> list[str]:
     return [name for name in said.runtimes if name in manifest.runtimes]
 
 
-def is_to_measure(store: Store, job: Job, slot: int, version: int) -> bool:
-    """Tell whether the device in a slot of a round, which starts from a version, measures its features."""
-    measures = job.settings.measures(store.bundles.manifest(job.bundle))
-    return measures and is_asked(version, slot, job.settings.per_round)
+class Turn(NamedTuple):
+    """The slots that a round with fewer devices than it wants fills first: all take turns, round after round."""
+
+    first: int
+    slots: int
+    """How many there are; all of a round where there are enough devices."""
+
+
+def turn(number: int, devices: int, per_round: int) -> Turn:
+    """Return a round's turn by its number, and by the devices that took part in the round before."""
+    if not 0 < devices < per_round:
+        return Turn(0, per_round)
+    return Turn((number - 1) * devices % per_round, devices)
+
+
+def is_to_measure(store: Store, job: Job, number: int, slot: int, version: int) -> bool:
+    """Tell whether the device in a slot of a round, which starts from a version, measures its features.
+
+    Counted are the slots in turn: of ten slots, four devices may fill none of the three that would be asked.
+    """
+    settings = job.settings
+    if not settings.measures(store.bundles.manifest(job.bundle)):
+        return False
+    before = 0
+    if version and not settings.is_buffered:
+        with store.database.read() as connection:
+            before = assignments.count_in(connection, job.id, [number - 1])[number - 1].get("accepted", 0)
+    first, slots = turn(number, before, settings.per_round)
+    return is_asked(version, (slot - first) % settings.per_round, slots)
 
 
 def present(store: Store, job: Job, round_: Round, most: int) -> int:

@@ -291,7 +291,7 @@ class Offers:
             optimizers=settings.optimizers,
             batch=assignment.batch,
             evaluate=settings.evaluates_in(assignment.round),
-            measure=is_to_measure(self._store, job, assignment.slot, version),
+            measure=is_to_measure(self._store, job, assignment.round, assignment.slot, version),
             clip=clip_for(self._store, job, version),
             sum=sum_of(self._store, job, assignment),
             weights=self._mirrored(job, version),

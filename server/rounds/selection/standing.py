@@ -12,7 +12,7 @@ from server.jobs.job import PAUSED, RUNNING, Job
 from server.policy.assignment import RoundSlot
 from server.policy.teams import team_in_turn
 from server.rounds.outcome import late
-from server.rounds.selection.fleet import free_slots
+from server.rounds.selection.fleet import free_slots, turn
 from server.rounds.selection.openings import Opening, opening_after
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
@@ -158,10 +158,8 @@ class Standings:
 
 def in_turn(number: int, devices: int, per_round: int) -> frozenset[int]:
     """Return the slots to fill first when a round has fewer devices than it wants: all take turns."""
-    if not 0 < devices < per_round:
-        return frozenset()
-    first = (number - 1) * devices
-    return frozenset(slot % per_round for slot in range(first, first + devices))
+    first, slots = turn(number, devices, per_round)
+    return frozenset((first + place) % per_round for place in range(slots)) if slots < per_round else frozenset()
 
 
 def between(job: str, number: int) -> Reason:

@@ -216,6 +216,20 @@ def test_few_devices_take_turns_at_the_units(server, bundle_name):
     assert held == set(range(units))
 
 
+def test_of_few_devices_as_many_measure_in_each_round(server, bundle_name):
+    """Of ten places in turn those that measure would often be others; the head's step then goes by old features."""
+    server.create_job(bundle_name, per_round=10, over_selection=1, optimizers=AVERAGE)
+    server.advance()
+    devices = [server.device() for _ in range(4)]
+    asked = []
+    for _ in range(6):
+        asked.append(sum(task["measure"] for task in play(server, devices, [0.1] * 4)))
+        later(server, WAITS)
+        here(server, devices)
+        server.advance()
+    assert asked == [4, 3, 3, 3, 3, 3]
+
+
 def test_turns_cover_all_places():
     assert in_turn(7, 10, 10) == in_turn(7, 0, 10) == frozenset()
     assert [sorted(in_turn(number, 3, 10)) for number in (1, 2, 3, 4)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 1, 9]]
