@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from fleet import machine, read_rows, write_rows
-from poison import FLEETS, LYING, TRAINED, WITHOUT, Said, fleet_of, lied
+from poison import FLEETS, LYING, TRAINED, WITHOUT, Said, fleet_of, honest_among, lied
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
@@ -167,12 +167,7 @@ def played(known: Encoded, options: argparse.Namespace, kind: str, rule: str) ->
         context = RoundContext(settings, manifest, usual([one.norms for one in updates]))
         outcome = strategy_of(settings).aggregate(model, updates, context)
         model, named = outcome.model, [*named, *(part for part, _ in outcome.odd)]
-    honest = options.clients - options.malicious if kind in ("flipped", *LYING) else options.clients
-    return {
-        "accuracy": _accuracy(known, model.result, options),
-        "honest": sum(int(part) < honest for part in named),
-        "malicious": sum(int(part) >= honest for part in named),
-    }
+    return {"accuracy": _accuracy(known, model.result, options), **honest_among(named, kind, options)}
 
 
 def _accuracy(known: Encoded, weights: Weights, options: argparse.Namespace) -> float:

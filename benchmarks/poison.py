@@ -1,6 +1,6 @@
 """Measure the harm of malicious devices to a fleet, with each aggregation rule of a job.
 
-    python benchmarks/poison.py --data DATA/sst2 --out runs/poison
+    python benchmarks/poison.py --data DATA/sst2 --out runs/poison --rules agreeing --seeds 3
     python benchmarks/poison.py --data DATA/sst2 --out runs/poison --bundle bundle/
 
 3 of 10 devices send -5 times their update (`negated`), or train on labels that are turned round (`flipped`). Others
@@ -9,8 +9,9 @@ what the head's step needs, `loud` in all, each as large as the server takes, `n
 `counted` in their examples and steps; `leaning` in what their classes explain. `turning` knows the rule that judges
 devices by all of their rounds: it tells the truth for a third of them and then sends the opposite, as long as it is
 heard. Beside them `honest`, the fleet in which nobody lies, and `without`, the fleet without the three, by the plain
-mean. In the simulator; with `--bundle` on a real server, with a process for each device. The same command goes on where
-it stopped. `--malicious 0 --fleets honest --rules mean` says whether real devices end where simulated ones do.
+mean. Each seed splits the data otherwise. In the simulator; with `--bundle` on a real server, with a process for each
+device. The same command goes on where it stopped. `--malicious 0 --fleets honest --rules mean` says whether real
+devices end where simulated ones do.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from edge_client.bundle.manifest import FeatureSpec
 from edge_client.bundle.names import FEATURES
 from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.training.features import MEAN, Moments, moments_in
+from server.aggregation.memory import left_out
 from server.aggregation.registry import AGGREGATION_RULES, PLAIN
 from server.jobs.presets import merged
 from server.simulation.compute.crews import Alone
@@ -136,6 +138,13 @@ def fleet_of(options: argparse.Namespace, kind: str) -> list[list[dict[str, Any]
     return parts
 
 
+def honest_among(devices: Sequence[str], kind: str, options: argparse.Namespace) -> dict[str, int]:
+    """Count the honest and the malicious devices of a fleet among these."""
+    honest = options.clients - options.malicious if kind in ("flipped", *LYING) else options.clients
+    true = sum(int(device) < honest for device in devices)
+    return {"honest": true, "malicious": len(devices) - true}
+
+
 def settings_of(options: argparse.Namespace, rule: str, clients: int) -> dict[str, Any]:
     return {
         "aggregation": rule, "rounds": options.rounds, "per_round": clients, "evaluate_every": options.rounds,
@@ -190,11 +199,12 @@ def simulated(options: argparse.Namespace, kind: str, rule: str, folder: Path) -
     crew = Malicious(worker, frozenset(last if kind in LYING else ()), kind, options.rounds)
     fleet = Fleet(plan, worker.manifest, worker.population.clients, len(worker.tested), crew)
     state, line = RunState(ServerState(0, worker.learner.initial)), dict[str, Any]()
-    outliers = 0
+    outliers, out = 0, list[str]()
     while state.round < options.rounds:
         state, line = fleet.play(state)
         outliers += line.get("outliers", 0)
-    return {"accuracy": line["accuracy"], "outliers": outliers}
+        out += left_out(state.model.fingerprints)
+    return {"accuracy": line["accuracy"], "outliers": outliers, **honest_among(out, kind, options)}
 
 
 # --- on a real server ------------------------------------------------------------------------------------------------
@@ -262,38 +272,50 @@ def served(options: argparse.Namespace, kind: str, rule: str, folder: Path) -> d
 
 
 def measured(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Every case that was asked for, by fleet and mean; those that were measured before are read."""
-    rules = options.rules.split(",")
-    cases = [(kind, rule) for rule in rules for kind in options.fleets.split(",")]
-    if options.malicious:
-        cases = [(WITHOUT, PLAIN), *cases]
-    run = served if options.bundle else simulated
+    """Every case that was asked for, by fleet, rule and seed; those that were measured before are read."""
     if options.bundle and set(options.fleets.split(",")) & set(CLAIMS):
         raise SystemExit("what devices tell beside their updates is simulated: leave out --bundle")
+    run = served if options.bundle else simulated
     kept = options.out / ("served.json" if options.bundle else "simulated.json")
     found: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else {}
-    for kind, rule in cases:
-        name = f"{kind} {rule}"
+    asked = [(f"{kind} {rule} {seed}", kind, rule, seed) for kind, rule in cases(options) for seed in seeds(options)]
+    for name, kind, rule, seed in asked:
         if name in found:
             continue
-        started = time.monotonic()
+        started, options.seed = time.monotonic(), seed
         with tempfile.TemporaryDirectory() as folder:
             found[name] = run(options, kind, rule, Path(folder)) | {"seconds": round(time.monotonic() - started, 1)}
         options.out.mkdir(parents=True, exist_ok=True)
         kept.write_text(json.dumps(found, indent=1) + "\n")
         if not options.json:
-            print(f"  {name:<20} {found[name]}", flush=True)
-    return {f"{kind} {rule}": found[f"{kind} {rule}"] for kind, rule in cases}
+            print(f"  {name:<22} {found[name]}", flush=True)
+    return {name: found[name] for name, *_ in asked}
+
+
+def cases(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Pair fleets with rules; first the fleet without malicious devices, by the mean."""
+    asked = [(kind, rule) for rule in options.rules.split(",") for kind in options.fleets.split(",")]
+    return [(WITHOUT, PLAIN), *asked] if options.malicious else asked
+
+
+def seeds(options: argparse.Namespace) -> range:
+    return range(options.seeds)
 
 
 def table(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
-    kinds = options.fleets.split(",")
-    rows = [(rule, [found[f"{kind} {rule}"]["accuracy"] for kind in kinds]) for rule in options.rules.split(",")]
-    lines = [f"{rule:<10}" + "".join(f"{value:>10.4f}" for value in values) for rule, values in rows]
-    head = f"{'':<10}" + "".join(f"{kind:>10}" for kind in kinds)
-    without = found.get(f"{WITHOUT} {PLAIN}")
-    last = [f"without the malicious devices, by the mean: {without['accuracy']:.4f}"] if without else []
-    return "\n".join([head, *lines, *last])
+    """Lay out accuracies, and the points lost against the fleet without malicious devices, over the seeds."""
+    head = f"{'fleet':<10}{'rule':<10}{'mean':>7}{'least':>7}"
+    lines = [head + (f"{'lost':>7}{'s.e.':>5}{'most':>6}" if options.malicious else "")]
+    for kind, rule in cases(options):
+        values = np.array([found[f"{kind} {rule} {seed}"]["accuracy"] for seed in seeds(options)])
+        line = f"{kind:<10}{rule:<10}{values.mean():>7.4f}{values.min():>7.4f}"
+        if options.malicious:
+            best = np.array([found[f"{WITHOUT} {PLAIN} {seed}"]["accuracy"] for seed in seeds(options)])
+            lost = 100 * (best - values)
+            error = lost.std(ddof=1) / len(lost) ** 0.5 if len(lost) > 1 else np.nan
+            line += f"{lost.mean():>7.1f}{error:>5.1f}{lost.max():>6.1f}"
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -312,7 +334,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8, help="of a simulated step")
     parser.add_argument("--length", type=int, default=32, help="of a simulated example")
     parser.add_argument("--test-examples", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1, help="so many splits")
     parser.add_argument("--settings", default="{}", help="other settings of the job, as JSON")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()

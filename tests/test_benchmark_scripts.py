@@ -160,13 +160,13 @@ def test_poison_in_the_simulator_and_on_a_server(tiny, model_folder, tmp_path):
     options = "--data", tmp_path, "--out", tmp_path, "--rules", "trimmed", "--fleets", "honest,negated", "--json", *few
     own = "--model", model_folder, "--batch", 4, "--length", 8
     for found in (json.loads(ran("poison", *options, *more)) for more in (own, ("--bundle", tiny))):
-        assert list(found) == ["without mean", "honest trimmed", "negated trimmed"]
-    assert not found["honest trimmed"]["named"]
-    assert set(found["negated trimmed"]["named"]) == {"device-3"}
+        assert list(found) == ["without mean 0", "honest trimmed 0", "negated trimmed 0"]
+    assert not found["honest trimmed 0"]["named"]
+    assert set(found["negated trimmed 0"]["named"]) == {"device-3"}
     again = json.loads(ran("poison", *options, *own))
     assert json.loads((tmp_path / "simulated.json").read_text()) == again
-    assert again["negated trimmed"]["outliers"] == 1
-    assert again["honest trimmed"]["outliers"] == 0
+    assert again["negated trimmed 0"]["outliers"] == 1
+    assert again["honest trimmed 0"]["outliers"] == 0
 
 
 def test_slow_devices_in_the_simulator_and_on_a_server(tiny, model_folder, data, tmp_path):

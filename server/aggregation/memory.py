@@ -53,8 +53,9 @@ def heard(judge: Judge, known: Weights, version: int, devices: Sequence[str], fi
     """
     before, now = _comparable(known, fingerprints.said.shape[1]), _bounded(fingerprints.said)
     everybody = [*devices, *sorted(before.keys() - set(devices))]
-    left_out = np.array([device in before and before[device][_LEFT_OUT] > 0 for device in everybody], bool)
-    believed = ~left_out[: len(devices)]
+    out = set(left_out(before))
+    were_out = np.array([device in out for device in everybody], bool)
+    believed = ~were_out[: len(devices)]
     moved = _moved(now[believed] if believed.any() else now)
     furthest = max([moved, *(float(own[_FURTHEST]) for own in before.values())])
     now *= (moved / furthest) ** 2 if furthest > 0 else 0.0
@@ -63,7 +64,7 @@ def heard(judge: Judge, known: Weights, version: int, devices: Sequence[str], fi
         if device in before:
             sums[place] = before[device][_SUM]
     sums[: len(devices)] += now
-    away = judge(sums, left_out, fingerprints.freedom)
+    away = judge(sums, were_out, fingerprints.freedom)
     after = {
         device: np.array([*own, place in away, furthest, version if place < len(devices) else before[device][_VERSION]])
         for place, (device, own) in enumerate(zip(everybody, sums, strict=True))
@@ -72,6 +73,11 @@ def heard(judge: Judge, known: Weights, version: int, devices: Sequence[str], fi
     last = sorted(after.items(), key=lambda one: (-one[1][_VERSION], one[0]))[:KEPT_DEVICES]
     here = {place: cosine for place, cosine in away.items() if place < len(devices)}
     return Heard(here, {device: np.clip(own, -_LARGEST, _LARGEST).astype(np.float32) for device, own in last})
+
+
+def left_out(sums: Weights) -> list[str]:
+    """Return the devices that were left out of their last rounds."""
+    return [device for device, own in sums.items() if own[_LEFT_OUT] > 0]
 
 
 def _comparable(known: Weights, numbers: int) -> Weights:

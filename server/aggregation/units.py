@@ -1,7 +1,8 @@
 """Combine a round's changes by a rule, unit by unit over its holders, and name those that are far from the others.
 
-All updates of a round are held at once, where the plain mean holds one sum. Whoever goes far beyond the others in one
-unit is left out of all: malicious devices whose data say little would else go unseen in some. Two holders or one cannot
+All updates of a round are held at once, where the plain mean holds one sum. Whoever goes far beyond the others in a
+unit is left out of it, and whoever does so in half of its parts is left out of all: malicious devices whose data say
+little would else go unseen in some. Two holders or one cannot
 outvote a malicious device: their changes are shortened to the unit's usual size, by the sizes of earlier holders, which
 are kept in the server's state. The first holder of a unit is believed. A unit whose holders are all left out keeps its
 value.
@@ -9,6 +10,7 @@ value.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -37,6 +39,8 @@ KEPT_SIZES = 16
 """The number of a unit's newest holders whose sizes are kept."""
 AGAINST = -0.5
 """The cosine with the combined change below which a holder is reported to go against the others."""
+FAR_PARTS = 0.5
+"""The share of its parts in which a holder goes far to be left out of all."""
 HEAD = "head"
 
 
@@ -87,6 +91,8 @@ def combined(
             continue
         changes = _changes(start, updates, part)
         inside = np.array([holder not in out for holder in part.holders])
+        if len(part.holders) >= FEWEST:
+            inside &= part.times <= FAR
         if part.compared is not None:
             changes = no_longer(changes, part.most)
         centre = _centre(rule, changes[inside], part.weights[inside], part.most)
@@ -167,9 +173,18 @@ def _changes(start: Weights, updates: Sequence[Mapping[str, Array]], part: _Part
 
 
 def _far(parts: Sequence[_Part], updates: int) -> set[int]:
-    """Find who is left out of all parts for going far in one; nobody where that would be most of them."""
-    far = set[int]().union(*(part.far for part in parts if part.holders))
-    return far if 2 * len(far) < updates else set()
+    """Find who is left out of all parts for going far in half of its own; of too many those that do so in most.
+
+    They are fewer than half of the updates: an honest device that goes far now and then must not save malicious ones.
+    """
+    held = Counter(holder for part in parts for holder in part.holders)
+    far = Counter(holder for part in parts if part.holders for holder in part.far)
+    shares = {holder: count / held[holder] for holder, count in far.items()}
+    for least in sorted({share for share in shares.values() if share >= FAR_PARTS}):
+        out = {holder for holder, share in shares.items() if share >= least}
+        if 2 * len(out) < updates:
+            return out
+    return set()
 
 
 def _parts(manifest: Manifest) -> Iterator[tuple[str, Sequence[Parameter]]]:

@@ -115,7 +115,7 @@ def test_a_still_fleet_is_not_odd(manifest, start):
     assert not any(change.any() for change in found.change.values())
 
 
-def test_whoever_goes_far_in_one_unit_is_left_out_of_all(manifest, start):
+def test_whoever_goes_far_in_half_of_its_parts_is_left_out_of_all(manifest, start):
     updates = [update(manifest, start, [0], 0.1) for _ in range(3)] + [update(manifest, start, [0], -0.5, -0.1)]
     found = come(manifest, start, "clipped", updates)
     for one in manifest.head:
@@ -127,6 +127,24 @@ def test_where_most_would_be_left_out_each_unit_goes_by_itself(manifest, start):
     found = come(manifest, start, "clipped", updates)
     for name in [*unit(manifest, 0), *(one.name for one in manifest.head)]:
         np.testing.assert_allclose(found.change[name], 0.15, atol=1e-6)
+
+
+def test_whoever_goes_far_in_fewer_is_left_out_of_these(manifest, start):
+    updates = [update(manifest, start, [0, 1], 0.1) for _ in range(3)] + [update(manifest, start, [0, 1], 0.2, 0.9)]
+    found = come(manifest, start, "agreeing", updates)
+    for one in manifest.head:
+        np.testing.assert_allclose(found.change[one.name], 0.1, atol=1e-6)
+    for name in unit(manifest, 0):
+        np.testing.assert_allclose(found.change[name], 0.125, atol=1e-6)
+
+
+def test_honest_devices_that_go_far_in_one_unit_do_not_save_malicious_ones(manifest, start):
+    """Half of them go far somewhere, the malicious ones everywhere."""
+    moved = [(0.1, 0.1)] * 6 + [(0.1, 0.9), (0.9, 0.1), (-0.9, -0.9)] * 2
+    updates = [update(manifest, start, [0], *far) for far in moved]
+    found = come(manifest, start, "agreeing", updates)
+    for name in [*unit(manifest, 0), *(one.name for one in manifest.head)]:
+        np.testing.assert_allclose(found.change[name], 0.1, atol=1e-6)
 
 
 def test_heads_that_are_alike_in_what_is_compared_are_heard_and_shortened(manifest, start):
