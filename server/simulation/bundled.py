@@ -40,7 +40,7 @@ def completed(asked: Mapping[str, Any], runtime: str | None) -> dict[str, Any]:
 def _check(asked: Mapping[str, Any], manifest: Manifest) -> None:
     """Refuse what was settled when the bundle was exported, and what its programs do not have."""
     settled = {
-        "an adapter": asked.get("adapter") not in (None, asdict(AdapterOptions())),
+        "an adapter": bool(asked.get("adapter")),
         "--task": asked.get("task", DEFAULT_TASK) not in (DEFAULT_TASK, manifest.model.task),
         "--random-weights": asked.get("random_weights", False),
         "--arithmetic": asked.get("arithmetic", "float32") != "float32",

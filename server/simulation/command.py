@@ -18,7 +18,6 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edge_client.commands.console import progress_console
-from edge_client.commands.options.adapter import AdapterOptions
 from edge_client.commands.options.groups import OptionGroup, grouped
 from edge_client.commands.progress import EVERY
 from edge_client.data.columns import Columns
@@ -31,7 +30,7 @@ from server.simulation.compare.scores import MAIN_SCORES, SCORES
 from server.simulation.compute.arithmetic import tell_if_slow
 from server.simulation.data.dataset import few_rows_in
 from server.simulation.methods.methods import METHODS, check_method
-from server.simulation.options import FLEETS_NAMES, ComputeOptions, FleetOptions, SourceOptions
+from server.simulation.options import FLEETS_NAMES, ComputeOptions, FleetAdapterOptions, FleetOptions, SourceOptions
 from server.simulation.plan import Others, plan_for
 from server.simulation.quiet import quiet_libraries
 
@@ -105,7 +104,7 @@ def simulate(
     rounds: RoundOptions,
     training: TrainingOptions,
     settings: SettingsOptions,
-    adapter: Annotated[AdapterOptions, FLEETS_NAMES],
+    adapter: Annotated[FleetAdapterOptions, FLEETS_NAMES],
     measured: MeasureOptions,
     computed: ComputeOptions,
     crew: WorkerOptions,
@@ -126,7 +125,7 @@ def simulate(
         **asdict(computed),
         "test_examples": measured.test_examples,
         "personal": measured.personal,
-        "adapter": asdict(adapter),
+        "adapter": adapter.asked(),
         "settings": chosen,
     }
     asked = completed(asked, crew.runtime)

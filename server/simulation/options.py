@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any
 
 import typer
 
 from edge_client.bundle.manifest import DEFAULT_TASK, TASKS
+from edge_client.commands.options.adapter import ADAPTER_NAMES, AdapterOptions
 from edge_client.commands.options.groups import OptionGroup
 
 FLEETS_NAMES = {"alpha": "--lora-alpha"}
@@ -59,6 +60,23 @@ class FleetOptions(OptionGroup):
         alpha = self.alpha if self.alpha is not None or self.by else 1.0
         named = {name: value for name, value in (("clients", self.clients), ("by", self.by)) if value}
         return {"alpha": alpha, "seed": self.seed, **named}
+
+
+@dataclass(frozen=True)
+class FleetAdapterOptions(AdapterOptions):
+    """Options for a fleet's adapter as they were given: the plan chooses what nobody names."""
+
+    method: Annotated[
+        str,
+        typer.Option("--peft", help=f"The adapter: {ADAPTER_NAMES}. By default lora; bottleneck to go forward only."),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        """Leave what is not given open."""
+
+    def asked(self) -> dict[str, Any]:
+        """Return the given options by the names of a plan's adapter."""
+        return {one.name: given for one in fields(self) if (given := getattr(self, one.name)) != one.default}
 
 
 @dataclass(frozen=True)

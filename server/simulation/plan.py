@@ -133,8 +133,8 @@ def plan_for(
     known = PAPER_DATA.get(Path(data).name)
     if preset == "paper":
         adapter, others = _of_the_paper(adapter, others, known)
-    if preset == "forward" and AdapterOptions(**adapter) == AdapterOptions():
-        adapter = {"method": "bottleneck"}  # what a bundle for such a fleet is exported with
+    if preset == "forward" and not adapter.keys() & {"method", "alpha"}:  # LoRA alone has an alpha
+        adapter = {**adapter, "method": "bottleneck"}  # what a bundle for such a fleet is exported with
     base: dict[str, Any] = {"over_selection": 1.0, "norm_bound": 1e9, "seed": seed}
     start = PRESETS.get(preset, {})  # the plan refuses one that there is not
     of_kind = of_data(preset, has_head=has_head(others.get("task", DEFAULT_TASK)), few=few)
@@ -169,9 +169,8 @@ def _of_the_paper(
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """LoRA, and a fleet for a data set, as the appendix has them, where neither is named."""
     lora = PAPER_ADAPTER if adapter.get("method", "lora") == "lora" else {}
-    named = {name: value for name, value in adapter.items() if name not in lora or value}
     fleet = {"clients": known.clients, "by": known.by} if known else {}
-    return merged(lora, named), {**fleet, **others}
+    return merged(lora, adapter), {**fleet, **others}
 
 
 def _preset_for(kind: Method, adapter: Mapping[str, Any], settings: Mapping[str, Any], headed: bool) -> Preset:

@@ -29,6 +29,7 @@ class Described(Protocol):
 
 _ADAPTERS = plugins.Registry[Described](plugins.ADAPTERS, lambda adapter: hasattr(adapter, "rank"))
 """Listed without importing any of them, so that a command's help costs no torch."""
+ADAPTER_NAMES = ", ".join(_ADAPTERS)
 
 
 def own_rank(method: str) -> int:
@@ -59,7 +60,7 @@ class AdapterOptions(OptionGroup):
 
     title = "Adapter"
 
-    method: Annotated[str, typer.Option("--peft", help=f"The adapter: {', '.join(_ADAPTERS)}.")] = "lora"
+    method: Annotated[str, typer.Option("--peft", help=f"The adapter: {ADAPTER_NAMES}.")] = "lora"
     rank: Annotated[
         int, typer.Option(min=0, help="The rank of LoRA and bottleneck; 0: 4 for LoRA, 16 for bottleneck.")
     ] = 0

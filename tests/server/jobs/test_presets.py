@@ -34,8 +34,10 @@ def test_a_simulation_starts_where_a_job_does(preset):
 
 @pytest.mark.parametrize(
     ("estimator", "adapter", "taken"),
-    [("forward", {}, ("bottleneck", 16)), ("forward", {"rank": 2}, ("lora", 2)), ("auto", {}, ("lora", 4))],
-)
+    [("forward", {}, ("bottleneck", 16)), ("forward", {"last_blocks": 1}, ("bottleneck", 16)),
+     ("forward", {"rank": 2}, ("bottleneck", 2)), ("forward", {"method": "lora"}, ("lora", 4)),
+     ("forward", {"alpha": 8.0}, ("lora", 4)), ("auto", {}, ("lora", 4))],
+)  # fmt: skip
 def test_a_forward_fleet_has_bottlenecks_unless_an_adapter_is_named(estimator, adapter, taken):
     settings = {"training": {"estimator": estimator}}
     plan = plan_for(method="spry", preset=None, model="m", data="notes", seed=0, adapter=adapter, settings=settings)

@@ -174,6 +174,11 @@ def test_a_forward_fleet_starts_from_its_plan_as_a_job_does(config_of):
     assert settings["training"]["directions"] > 1
 
 
+def test_a_plan_fills_in_what_options_leave_open_of_an_adapter(config_of):
+    adapter = config_of(estimator="forward", last_blocks=1)["adapter"]
+    assert (adapter["method"], adapter["rank"], adapter["last_blocks"]) == ("bottleneck", 16, 1)
+
+
 def test_a_baseline_keeps_its_own_forward_step(config_of):
     assert config_of(method="fedfgd")["preset"] == "default"
 
@@ -218,10 +223,9 @@ def test_the_papers_fleets(data, clients, by):
 
 
 def test_the_papers_adapter_is_lora_of_rank_1_in_all_blocks_unless_another_is_named():
-    left_out = {"method": "lora", "rank": 0, "alpha": 0.0, "last_blocks": None}
-    adapter = papers("sst2", adapter=left_out).adapter
+    adapter = papers("sst2").adapter
     assert (adapter.rank, adapter.alpha, adapter.last_blocks) == (1, 1.0, 0)
-    named = papers("sst2", adapter={**left_out, "rank": 8, "last_blocks": 3}).adapter
+    named = papers("sst2", adapter={"rank": 8, "last_blocks": 3}).adapter
     assert (named.rank, named.alpha, named.last_blocks) == (8, 1.0, 3)
     assert papers("sst2", adapter={"method": "ia3", "last_blocks": 2}).adapter.last_blocks == 2
 
