@@ -116,7 +116,7 @@ def regression(train: Rows, held_out: Rows, classes: int) -> float:
     fold = np.random.default_rng(0).permutation(len(train.classes)) % FOLDS
 
     def without(number: int, penalty: float) -> float:
-        kept, watched = (Rows(*(part[chosen] for part in train)) for chosen in (fold != number, fold == number))
+        kept, watched = (Rows(train.features[own], train.classes[own]) for own in (fold != number, fold == number))
         return accuracy(kept, watched, classes, penalty)
 
     scores = {penalty: np.mean([without(number, penalty) for number in range(FOLDS)]) for penalty in PENALTIES}

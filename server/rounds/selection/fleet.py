@@ -111,7 +111,7 @@ class Turn(NamedTuple):
 
     first: int
     slots: int
-    """How many there are; all of a round where there are enough devices."""
+    """The number of slots in turn; all of a round where there are enough devices."""
 
 
 def turn(number: int, devices: int, per_round: int) -> Turn:
