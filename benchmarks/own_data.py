@@ -218,11 +218,11 @@ def regressed(project: Project) -> tuple[float, float] | None:
     model = project.file.model
     encoder = MeanFeatures(str(local_model(model.source) or model.source), model.length)
     names = {name: number for number, name in enumerate(model.labels)}
-    learned, measured = (
+    given, measured = (
         Rows(encoder.of([row["text"] for row in part]), np.array([names[str(row["label"]).strip()] for row in part]))
         for part in (train, held_out)
     )
-    return own.in_one_place, regression(learned, measured, len(names))
+    return own.in_one_place, regression(given, measured, len(names))
 
 
 def chosen(options: argparse.Namespace, folder: Path, number: int) -> Path:

@@ -116,8 +116,9 @@ def regression(train: Rows, held_out: Rows, classes: int) -> float:
     fold = np.random.default_rng(0).permutation(len(train.classes)) % FOLDS
 
     def without(number: int, penalty: float) -> float:
-        kept, watched = (Rows(train.features[own], train.classes[own]) for own in (fold != number, fold == number))
-        return accuracy(kept, watched, classes, penalty)
+        watched = fold == number
+        kept, others = (Rows(train.features[some], train.classes[some]) for some in (~watched, watched))
+        return accuracy(kept, others, classes, penalty)
 
     scores = {penalty: np.mean([without(number, penalty) for number in range(FOLDS)]) for penalty in PENALTIES}
     return accuracy(train, held_out, classes, max(scores, key=scores.__getitem__))

@@ -58,6 +58,8 @@ class Store:
         """The time at which the devices of a job's open round were counted last, and their number."""
         self.reach: dict[str, Reach] = {}
         """The depths that a job's devices could reach at the last look."""
+        self.took_part: dict[str, tuple[int, int]] = {}
+        """The last round of a job that was closed, and the number of devices that it counted."""
         self.turn = 0
         """Counts what changed in this process about rounds and their places."""
 

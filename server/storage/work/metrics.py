@@ -39,9 +39,10 @@ def course(connection: Connection, job: str, name: str, among: tuple[str, float]
 
 
 def best_round(connection: Connection, job: str, name: str) -> int | None:
-    """Find the first round that has the largest value of a metric."""
+    """Find the last round that has the largest value of a metric: few held-out rows cannot tell many rounds apart."""
     query = select(metrics.c.round).where(metrics.c.job == job, metrics.c.name == name, metrics.c.round > 0)
-    return connection.execute(query.order_by(metrics.c.value.desc(), metrics.c.round).limit(1)).scalar_one_or_none()
+    best = query.order_by(metrics.c.value.desc(), metrics.c.round.desc())
+    return connection.execute(best.limit(1)).scalar_one_or_none()
 
 
 def of_round(connection: Connection, job: str, number: int) -> dict[str, float]:
