@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from server.aggregation.rule import FEWEST, Numbers, Rule, sizes_of, weighted_mean
+from server.aggregation.rule import FEWEST, Numbers, Rule, middle, no_longer, sizes_of, weighted_mean
 
 Places = NDArray[np.bool_]
 """A mask over devices: True for those that are away from the others."""
@@ -44,17 +44,21 @@ def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
 
 
 def _against(products: Numbers, freedom: float, most: int, before: Places) -> Places:
-    """Find the side that is parted off; nobody where chance may have it."""
-    nobody = np.zeros(len(products), bool)
-    if len(products) < FEWEST:
-        return nobody
-    least = -by_chance(len(products), freedom) * float(np.median(np.diag(products)))
+    """Find the side that is parted off; nobody where chance may have it.
+
+    Those that were left out before come back only where the bound of one parting has it: theirs is not the least of
+    many any more. As a fleet learns, its devices agree less than in the first rounds.
+    """
+    devices, usual = len(products), float(np.median(np.diag(products)))
+    if devices < FEWEST:
+        return np.zeros(devices, bool)
+    sides = [(parted(products, most), by_chance(devices, freedom))]
     if before.any() and before.sum() <= most:
-        same = settled(products, before, most)
-        if between(products, same) < least:
-            return same
-    side = parted(products, most)
-    return side if between(products, side) < least else nobody
+        side = settled(products, before, most)
+        same = side & before
+        sides = [(side, by_chance(devices, freedom)), (same, of_one(int(same.sum()), devices, freedom)), *sides]
+    found = (side for side, bound in sides if between(products, side) < -bound * usual)
+    return next(found, np.zeros(devices, bool))
 
 
 def _themselves(said: Numbers, products: Numbers, away: Places, freedom: float) -> dict[int, float]:
@@ -73,6 +77,11 @@ def by_chance(devices: int, freedom: float) -> float:
     devices with little freedom their part along one direction adds 0.16 devices^2/freedom.
     """
     return 0.5 * devices**1.5 / freedom**0.5 + 0.2 * devices**2 / freedom
+
+
+def of_one(away: int, devices: int, freedom: float) -> float:
+    """Bound the sum of one parting of independent devices at a length of one: twice its spread."""
+    return 2.0 * (away * (devices - away) / freedom) ** 0.5
 
 
 def between(products: Numbers, away: Places) -> float:
@@ -122,4 +131,9 @@ def settled(products: Numbers, away: Places, most: int) -> Places:
         sides[place] *= -1
 
 
-AGREEING = Rule(weighted_mean, judge=opposed)
+def shortened(changes: Numbers, weights: Numbers) -> Numbers:
+    """Average changes of which none is longer than the median one: those of few classes go several times as far."""
+    return weighted_mean(no_longer(changes, middle(sizes_of(changes), weights)), weights)
+
+
+AGREEING = Rule(shortened, judge=opposed)

@@ -1,11 +1,10 @@
 """Combine a round's changes by a rule, unit by unit over its holders, and name those that are far from the others.
 
-All updates of a round are held at once, where the plain mean holds one sum. Whoever goes far beyond the others in a
-unit is left out of it, and whoever does so in half of its parts is left out of all: malicious devices whose data say
-little would else go unseen in some. Two holders or one cannot
-outvote a malicious device: their changes are shortened to the unit's usual size, by the sizes of earlier holders, which
-are kept in the server's state. The first holder of a unit is believed. A unit whose holders are all left out keeps its
-value.
+All updates of a round are held at once, where the plain mean holds one sum. Whoever goes far beyond the others in half
+of its units is left out of all: malicious devices whose data say little would else go unseen in some. Two holders or
+one cannot outvote a malicious device: their changes are shortened to the unit's usual size, by the sizes of earlier
+holders, which are kept in the server's state. The first holder of a unit is believed. A unit whose holders are all left
+out keeps its value.
 """
 
 from __future__ import annotations
@@ -91,8 +90,6 @@ def combined(
             continue
         changes = _changes(start, updates, part)
         inside = np.array([holder not in out for holder in part.holders])
-        if len(part.holders) >= FEWEST:
-            inside &= part.times <= FAR
         if part.compared is not None:
             changes = no_longer(changes, part.most)
         centre = _centre(rule, changes[inside], part.weights[inside], part.most)

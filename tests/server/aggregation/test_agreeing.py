@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from server.aggregation.agreeing import between, by_chance, parted, settled
+from server.aggregation.agreeing import between, by_chance, of_one, parted, settled
 from server.aggregation.agreeing import opposed as opposed_of
 
 NUMBERS, CLASSES = 60, 4
@@ -139,6 +139,15 @@ def test_malicious_devices_that_were_left_out_do_not_frame_others():
     said[liars, :3] = -0.5, -3, 1.5  # so loud against the one that it seems to be against all
     assert opposed(said, np.isin(np.arange(10), liars)).keys() == set(liars)
     assert opposed(said, nobody(said)).keys() == set(one)
+
+
+def test_who_was_left_out_comes_back_by_the_bound_of_one_parting():
+    said = np.eye(5, 200)
+    said[:3, -1], said[3:, -1] = 0.255, -0.255
+    assert of_one(2, 5, 200) == pytest.approx(2 * (6 / 200) ** 0.5)
+    assert of_one(2, 5, 200) < 6 * 0.255**2 / (1 + 0.255**2) < by_chance(5, 200)
+    assert not opposed(said, nobody(said))
+    assert opposed(said, np.arange(5) > 2).keys() == {3, 4}
 
 
 def test_who_repents_is_heard_again():

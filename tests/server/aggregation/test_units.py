@@ -129,13 +129,11 @@ def test_where_most_would_be_left_out_each_unit_goes_by_itself(manifest, start):
         np.testing.assert_allclose(found.change[name], 0.15, atol=1e-6)
 
 
-def test_whoever_goes_far_in_fewer_is_left_out_of_these(manifest, start):
-    updates = [update(manifest, start, [0, 1], 0.1) for _ in range(3)] + [update(manifest, start, [0, 1], 0.2, 0.9)]
+def test_whoever_goes_far_in_fewer_is_heard_and_shortened(manifest, start):
+    updates = [update(manifest, start, [0, 1], 0.1) for _ in range(3)] + [update(manifest, start, [0, 1], -0.1, -0.9)]
     found = come(manifest, start, "agreeing", updates)
-    for one in manifest.head:
-        np.testing.assert_allclose(found.change[one.name], 0.1, atol=1e-6)
-    for name in unit(manifest, 0):
-        np.testing.assert_allclose(found.change[name], 0.125, atol=1e-6)
+    for name in [*unit(manifest, 0), *(one.name for one in manifest.head)]:
+        np.testing.assert_allclose(found.change[name], 0.05, atol=1e-6)
 
 
 def test_honest_devices_that_go_far_in_one_unit_do_not_save_malicious_ones(manifest, start):
