@@ -149,7 +149,7 @@ def forward_table() -> Iterator[Run]:
 
 
 def mixed_table() -> Iterator[Run]:
-    """Twelve exact clients a round, and the same with twelve that only go forward, who have the other half of the data."""
+    """Exact clients alone, and with as many that only go forward, who have the other half of the data."""
     others = {"exact alone": ("absent", "12"), "and forward": ("forward", "24")}
     for data in ("sst2", "snips"):
         for alpha in (0.1, 1.0):
