@@ -148,6 +148,16 @@ def forward_table() -> Iterator[Run]:
         yield replace(head, method="spry", name="default", options=("--no-personal",))
 
 
+def mixed_table() -> Iterator[Run]:
+    """Exact clients alone, and with as many that only go forward, who have the other half of the data."""
+    others = {"exact alone": ("absent", "12"), "and forward": ("forward", "24")}
+    for data in ("sst2", "snips"):
+        for alpha in (0.1, 1.0):
+            for name, (rest, clients) in others.items():
+                options = ("--able", "0.5", "--others", rest, "--per-round", clients, "--no-personal")
+                yield Run("mixed", data, "spry", alpha, rounds=20, name=name, options=options, plain=True)
+
+
 SHORT = ("--evaluate-every", "10", "--no-personal")
 FIXED = ("--learning-rate", "0.009", "--head-learning-rate", "0.009")
 """The rate of FedAvg that the search finds for MiniLM on most data sets."""
@@ -236,6 +246,12 @@ def _as_published(method: str, name: str, *options: str) -> Run:
     )  # fmt: skip
 
 
+def personal_table() -> Iterator[Run]:
+    """Clients' own models and rounds to converge, by the paper's settings."""
+    for method in ("spry", "fedavg"):
+        yield replace(_as_published(method, method, "--personal"), table="personal", rounds=100)
+
+
 def others_table() -> Iterator[Run]:
     """Five more data sets, short runs."""
     for data in ("multirc", "mnli", "yelp_polarity", "yahoo_answers"):
@@ -269,11 +285,13 @@ def passes_table() -> Iterator[Run]:
 TABLES = {
     "defaults": defaults_table,
     "forward": forward_table,
+    "mixed": mixed_table,
     "passes": passes_table,
     "encoders": encoders_table,
     "main": main_table,
     "central": central_table,
     "rates": rates_table,
     "ablations": ablations_table,
+    "personal": personal_table,
     "others": others_table,
 }
