@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -128,13 +129,17 @@ def let_go(tensors: Iterable[Tensor]) -> None:
 
 
 def let_go_behind(modules: Iterable[nn.Module]) -> None:
-    """Make each of these modules release its weights when it has run, from now on."""
+    """Make each of these modules release its weights when it has run, from now on, and when gradients went back."""
 
-    def give_back(module: nn.Module, *_: object) -> None:
-        let_go(module.parameters())
+    def give_back(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], _: object) -> None:
+        weights = list(module.parameters())
+        let_go(weights)
+        for value in (*given, *named.values()):
+            if isinstance(value, Tensor) and value.requires_grad:
+                value.register_hook(lambda _gradient: let_go(weights))
 
     for module in modules:
-        module.register_forward_hook(give_back)
+        module.register_forward_hook(give_back, with_kwargs=True)
 
 
 def _lies_in(tensor: Tensor, places: Iterable[tuple[int, int]]) -> bool:

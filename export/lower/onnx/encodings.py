@@ -34,8 +34,12 @@ def encode_rows(weight: Floats, *, turned: bool = False, largest: int = 127) -> 
 
 
 def decode_rows(numbers: NDArray[np.int8], scales: Floats, *, turned: bool = False) -> Floats:
-    rows = numbers.astype(np.float32) * scales[:, None]
-    return turn(rows) if turned else rows
+    decoded = np.empty(numbers.shape, np.float32)
+    for start in range(0, len(numbers), _ROWS):
+        some = slice(start, start + _ROWS)
+        rows = numbers[some].astype(np.float32) * scales[some, None]
+        decoded[some] = turn(rows) if turned else rows
+    return decoded
 
 
 def encode_blocks(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
@@ -61,9 +65,13 @@ def encode_blocks(weight: Floats) -> tuple[NDArray[np.uint8], Floats]:
 
 
 def decode_blocks(packed: NDArray[np.uint8], scales: Floats, columns: int) -> Floats:
-    numbers = np.stack([packed & 15, packed >> 4], -1).reshape(*scales.shape, BLOCK)
-    values = (numbers.astype(np.float32) - np.float32(_HALF)) * scales[..., None]
-    return values.reshape(len(scales), -1)[:, :columns]
+    decoded = np.empty((len(scales), columns), np.float32)
+    for start in range(0, len(scales), _ROWS):
+        some = slice(start, start + _ROWS)
+        numbers = np.stack([packed[some] & 15, packed[some] >> 4], -1).reshape(*scales[some].shape, BLOCK)
+        values = (numbers.astype(np.float32) - np.float32(_HALF)) * scales[some, :, None]
+        decoded[some] = values.reshape(len(values), -1)[:, :columns]
+    return decoded
 
 
 def group_of(columns: int) -> int:

@@ -88,6 +88,19 @@ def test_blocks_let_their_weights_go_when_they_have_run(large, tmp_path):
         torch.testing.assert_close(first, own.eval()(input_ids=tokens).logits, rtol=0, atol=0)
 
 
+def test_blocks_let_their_weights_go_when_gradients_went_back(large, tmp_path):
+    loaded = in_copy(large / "float", tmp_path)
+    mapped.let_go_behind(loaded.pieces)
+    embedded = loaded.model.get_input_embeddings()(torch.arange(8).reshape(1, 8)).detach().requires_grad_()
+    loss = loaded.model(inputs_embeds=embedded).logits.sum()
+    before = resident("RssFile")
+    (gradient,) = torch.autograd.grad(loss, embedded)
+    assert resident("RssFile") - before < 5 * MB
+    own = LlamaForCausalLM.from_pretrained(large / "float", attn_implementation="eager").eval()
+    (expected,) = torch.autograd.grad(own(inputs_embeds=embedded).logits.sum(), embedded)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=0)
+
+
 def test_what_is_let_go_is_mapped_and_stays_what_it_is(tmp_path):
     whole = torch.randn(4, 2_000_000)
     save_file({"a": whole, "b": torch.arange(5)}, tmp_path / "some.safetensors")
