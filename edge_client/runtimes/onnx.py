@@ -112,7 +112,7 @@ class OnnxRuntime(Runtime):
         self._quickly_loaded: set[str] = set()
         """Files of programs that hold much and load at the speed of memory."""
         self._sessions: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
-        """By model, those that programs share which differ in their weights alone."""
+        """Sessions by model: programs that differ in their weights alone share one."""
         self._mapped: WeakValueDictionary[Path, Array] = WeakValueDictionary()
         """Files of weights, each mapped once."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from edge_client.arrays import Array
 
 _TYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 6: np.int32, 7: np.int64, 9: np.bool_}
-"""NumPy's types by ONNX's numbers."""
+"""The NumPy types by their numbers in ONNX."""
 _VARINT, _BYTES = 0, 2
 """Kinds of protobuf's fields."""
 _GRAPH, _INITIALIZER, _INPUT = 7, 5, 11
@@ -28,7 +28,7 @@ class OutsideWeight(NamedTuple):
 
     name: str
     kind: int
-    """Its type by ONNX's number."""
+    """The number of its type in ONNX."""
     shape: tuple[int, ...]
     file: str
     offset: int
