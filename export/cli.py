@@ -188,7 +188,7 @@ class _Highest(NamedTuple):
 
     peak_bytes: int | None
     worker_peak_bytes: int
-    """The peak of the largest process that it started."""
+    """The peak of the largest process that it started; at least its own, of which a process that starts is a copy."""
 
 
 def _highest() -> _Highest:
@@ -211,7 +211,8 @@ def _show(manifest: Manifest, out: Path) -> None:
     )
     highest = _highest()
     if highest.peak_bytes is not None:
-        started = f", {highest.worker_peak_bytes / 1e6:.0f} MB the largest process that it started"
+        larger = highest.worker_peak_bytes > highest.peak_bytes
+        started = f", {highest.worker_peak_bytes / 1e6:.0f} MB the largest process that it started" if larger else ""
         console.print(f"It took at most {highest.peak_bytes / 1e6:.0f} MB of memory{started}.", highlight=False)
 
 

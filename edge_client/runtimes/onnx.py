@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnxruntime
@@ -15,6 +16,7 @@ import onnxruntime
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import DECODE, PREFILL, ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, WrongResults
+from edge_client.runtimes.onnx_weights import mapped, outside_weights, taking
 from edge_client.runtimes.processors import Processor, exact, this_processor
 from edge_client.runtimes.runtime import CPU, Loaded, Runtime
 
@@ -98,6 +100,10 @@ def _empty(spec: TensorSpec) -> Array:
     return np.empty(spec.shape, spec.dtype)
 
 
+def _session(model: bytes, options: Any) -> Any:
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 class OnnxRuntime(Runtime):
     """Sessions are set up for memory: mapped weights, one arena, no plans made ahead."""
 
@@ -105,6 +111,10 @@ class OnnxRuntime(Runtime):
         super().__init__(folder, threads=threads, device=device)
         self._quickly_loaded: set[str] = set()
         """Files of programs that hold much and load at the speed of memory."""
+        self._sessions: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+        """Sessions by model: programs that differ in their weights alone share one."""
+        self._mapped: WeakValueDictionary[Path, Array] = WeakValueDictionary()
+        """Files of weights, each mapped once."""
 
     @cached_property
     def _processor(self) -> Processor:
@@ -122,7 +132,8 @@ class OnnxRuntime(Runtime):
             model = path.read_bytes()
             generates, is_linked = program.kind in (PREFILL, DECODE), _writes_caches(program)
             packs = b"MatMulNBits" in model or program.kind == DECODE
-            options = self._options(packs=packs or _is_read_often(program, model, path))
+            packs = packs or _is_read_often(program, model, path)
+            options = self._options(packs=packs)
             if generates and not is_linked:
                 # Sessions of a chain each have threads, which would go on spinning while the next one works.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -134,7 +145,11 @@ class OnnxRuntime(Runtime):
                 options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
             options.add_session_config_entry(_WEIGHTS_FOLDER, str(path.parent))
             written = model if program.kind == DECODE else _for_this_processor(model)
-            session = ort.InferenceSession(written, options, providers=["CPUExecutionProvider"])
+            weights: dict[str, Array] = {}
+            if packs or generates:
+                session = _session(written, options)
+            else:
+                session, weights = self._shared(written, options, path.parent)
         except FileNotFoundError as error:
             raise BundleError(f"{program.file} is missing from the bundle {self.folder}; copy it again") from error
         except Exception as error:  # its errors have no common type
@@ -154,10 +169,26 @@ class OnnxRuntime(Runtime):
             return _InPlace(session, program).run
 
         def run(arrays: Sequence[Array]) -> Sequence[Array]:
-            results: Sequence[Array] = session.run(None, dict(zip(names, arrays, strict=True)))
+            results: Sequence[Array] = session.run(None, {**weights, **dict(zip(names, arrays, strict=True))})
             return results
 
         return run
+
+    def _shared(self, model: bytes, options: Any, folder: Path) -> tuple[Any, dict[str, Array]]:
+        """Return a session that programs of equal models share, and the weights to give it."""
+        outside = outside_weights(model)
+        if outside is None:
+            return _session(model, options), {}
+        session = self._sessions.get(model)
+        if session is None:
+            session = self._sessions[model] = _session(taking(model, outside), options)
+        return session, {weight.name: weight.of(self._file(folder / weight.file)) for weight in outside}
+
+    def _file(self, path: Path) -> Array:
+        file = self._mapped.get(path)
+        if file is None:
+            file = self._mapped[path] = mapped(path)
+        return file
 
     def _options(self, *, packs: bool) -> Any:
         options = ort.SessionOptions()

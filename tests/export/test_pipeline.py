@@ -172,18 +172,15 @@ print(resident("VmHWM") - before)
 """
 
 
-def test_an_export_holds_a_block_not_a_model(tmp_path):
+@pytest.mark.parametrize("low", ["usual", "low"])
+def test_an_export_holds_a_block_not_a_model(low, tmp_path):
     layers = 16
     shape = {"hidden_size": 768, "intermediate_size": 2048, "layers": layers, "heads": 4, "vocabulary": 2000}
     block, embedding = script("large").write_model(tmp_path / "model", shape)
     whole = layers * block + 2 * embedding
-    taken = {}
-    for low in ("usual", "low"):
-        command = [sys.executable, "-c", EXPORT, str(tmp_path / "model"), str(tmp_path / low), low]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-        taken[low] = int(done.stdout.split()[-1])
-    assert taken["usual"] > whole, "a small model's weights are in memory"
-    assert taken["low"] < 0.6 * whole, (taken, whole)
+    command = [sys.executable, "-c", EXPORT, str(tmp_path / "model"), str(tmp_path / low), low]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert int(done.stdout.split()[-1]) < 0.6 * whole
 
 
 def test_int8_is_for_the_processor_that_is_named_or_measured(exporting, tmp_path):

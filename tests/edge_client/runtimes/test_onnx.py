@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
 from edge_client.distribution import install_command
 from edge_client.errors import BundleError, ProgramInputError, RuntimeMissing, SpryError
-from edge_client.runtimes.onnx import _is_read_often
+from edge_client.runtimes.onnx import OnnxRuntime, _is_read_often
+from edge_client.runtimes.onnx_weights import OutsideWeight, outside_weights, taking
 from edge_client.runtimes.runtime import Runtime, available, open_runtime
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -87,6 +88,43 @@ def test_arrays_need_not_be_contiguous(tmp_path: Path, program: ProgramSpec, inp
     turned = {**inputs, "hidden": np.asfortranarray(inputs["hidden"])}
     with open_runtime("onnx", tmp_path) as runtime:
         np.testing.assert_allclose(runtime.run(program, turned)["result"], inputs["hidden"] @ WEIGHT)
+
+
+def test_programs_of_equal_models_share_a_session_with_weights_of_their_own(
+    tmp_path: Path, inputs: dict[str, Any]
+) -> None:
+    programs = []
+    for number in range(2):
+        folder = tmp_path / f"block.{number}"
+        folder.mkdir()
+        programs.append(msgspec.structs.replace(write_program(folder), file=f"{folder.name}/program.onnx"))
+        (folder / "weights.bin").write_bytes((WEIGHT + number).tobytes())
+    with OnnxRuntime(tmp_path, threads=1) as runtime:
+        for number, program in [*enumerate(programs)] * 2:
+            found = runtime.run(program, inputs)["result"]
+            np.testing.assert_allclose(found, inputs["hidden"] @ (WEIGHT + number))
+        assert len(runtime._sessions) == 1
+        runtime.release(programs[0])
+        np.testing.assert_allclose(runtime.run(programs[1], inputs)["result"], inputs["hidden"] @ (WEIGHT + 1))
+
+
+def test_weights_in_files_are_found_in_a_models_bytes() -> None:
+    outside = TensorProto(name="w", data_type=TensorProto.INT8, dims=(300, 2), data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "weights.bin"), ("offset", "4096"), ("length", "600")):
+        outside.external_data.add(key=key, value=value)
+    inside = onnx.numpy_helper.from_array(np.zeros(3, np.float32), "c")
+    model = helper.make_model(helper.make_graph([], "program", [], [], [inside, outside])).SerializeToString()
+    weights = outside_weights(model)
+    assert weights == [OutsideWeight("w", TensorProto.INT8, (300, 2), "weights.bin", 4096)]
+    content = np.arange(5000, dtype=np.uint8)
+    np.testing.assert_array_equal(weights[0].of(content).ravel(), content[4096:4696].view(np.int8))
+    (declared,) = onnx.load_model_from_string(taking(model, weights)).graph.input
+    assert declared == helper.make_tensor_value_info("w", TensorProto.INT8, [300, 2])
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x3a\xff"])
+def test_bytes_that_are_no_model_have_no_weights_in_files(content: bytes) -> None:
+    assert not outside_weights(content)
 
 
 def test_programs_are_loaded_once_and_released(tmp_path: Path, program: ProgramSpec, inputs: dict[str, Any]) -> None:
