@@ -124,7 +124,7 @@ def turn(number: int, devices: int, per_round: int) -> Turn:
 def is_to_measure(store: Store, job: Job, number: int, slot: int, version: int) -> bool:
     """Tell whether the device in a slot of a round, which starts from a version, measures its features.
 
-    Counted are the slots in turn: of ten slots, four devices may fill none of the three that would be asked.
+    Its place is counted among the slots in turn: of ten slots, four devices may fill none of three that are asked.
     """
     settings = job.settings
     if not settings.measures(store.bundles.manifest(job.bundle)):
