@@ -46,7 +46,7 @@ from edge_client import keys
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import Manifest
 from server import processes
-from server.cli.connection import NoAnswer, RefusedByServer
+from server.cli.connection import NoAnswer
 from server.settings import Settings
 from server.storage.jobs import find_job
 from server.storage.schema.tables import rounds, tasks
@@ -279,7 +279,7 @@ async def until_it_ends(servers: list[Server], running: asyncio.Task[None]) -> N
 def seen(servers: list[Server]) -> dict[str, Any]:
     """The job, as the first server tells that answers; empty where none does."""
     for server in servers:
-        with suppress(NoAnswer, RefusedByServer), server.administrator() as admin:
+        with suppress(NoAnswer), server.administrator() as admin:
             return admin.get(f"/v1/jobs/{JOB}")
     return {}
 

@@ -14,9 +14,6 @@ from .errors import SpryError
 
 _STATUS = Path("/proc/self/status")
 _RESET_PEAK = Path("/proc/self/clear_refs")
-_MAPPINGS = Path("/proc/self/smaps")
-_NO_FILE = "0"
-"""The inode of memory that no file is mapped to."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE, _KEPT = 4 << 20, 16 << 20
 """Bytes of a block, and at the heap's end. What a step takes anew is smaller: with 128 kB for either it took a quarter
@@ -40,29 +37,6 @@ def resident(field: str = "VmRSS") -> int:
 
 def reset_peak() -> None:
     _RESET_PEAK.write_text("5")
-
-
-def highest() -> int:
-    """Return this process's peak since a reset, with each page of a file counted once.
-
-    Programs map the same weights each for itself. The system counts such pages for every mapping, and holds them once.
-    """
-    return resident("VmHWM") - _mapped_again()
-
-
-def _mapped_again() -> int:
-    """Count the bytes of parts of files that are mapped more than once, beyond the first time."""
-    sizes: dict[tuple[str, ...], list[int]] = {}
-    part: tuple[str, ...] = (_NO_FILE,)
-    with suppress(OSError):
-        for line in _MAPPINGS.read_text().splitlines():
-            name, *fields = line.split()
-            if not name.endswith(":"):  # a new mapping: address, rights, offset, device, inode, path
-                begin, _, end = name.partition("-")
-                part = (f"{int(end, 16) - int(begin, 16)}", *fields[1:4])
-            elif name == "Rss:" and part[-1] != _NO_FILE:
-                sizes.setdefault(part, []).append(int(fields[0]) * 1024)
-    return sum(sum(mapped) - max(mapped) for mapped in sizes.values())
 
 
 def peak_above(anonymous: int, work: Callable[[], object], rounds: int = 2) -> int:
@@ -94,9 +68,9 @@ class Peaks(NamedTuple):
 
 def peaks_above_now(work: Callable[[], object]) -> Peaks:
     """Measure the memory of `work` above what this process takes now, with and without mapped files."""
-    before, anonymous = resident() - _mapped_again(), resident("RssAnon")
+    before, anonymous = resident(), resident("RssAnon")
     own = peak_above(anonymous, work)
-    return Peaks(own, max(highest() - before, 0))
+    return Peaks(own, max(resident("VmHWM") - before, 0))
 
 
 def peak_above_now() -> Callable[[], int]:

@@ -188,7 +188,7 @@ class _Highest(NamedTuple):
 
     peak_bytes: int | None
     worker_peak_bytes: int
-    """The peak of the largest process that it started; at least its own, of which a process that starts is a copy."""
+    """The peak of the largest process that it started, which begins as a copy of this one."""
 
 
 def _highest() -> _Highest:

@@ -16,7 +16,7 @@ import onnxruntime
 from edge_client.arrays import Array
 from edge_client.bundle.manifest import DECODE, PREFILL, ProgramSpec, TensorSpec
 from edge_client.errors import BundleError, WrongResults
-from edge_client.runtimes.onnx_weights import mapped, outside_weights, taking
+from edge_client.runtimes.onnx_weights import outside_weights, taking
 from edge_client.runtimes.processors import Processor, exact, this_processor
 from edge_client.runtimes.runtime import CPU, Loaded, Runtime
 
@@ -187,7 +187,7 @@ class OnnxRuntime(Runtime):
     def _file(self, path: Path) -> Array:
         file = self._mapped.get(path)
         if file is None:
-            file = self._mapped[path] = mapped(path)
+            file = self._mapped[path] = np.memmap(path, np.uint8, "r")
         return file
 
     def _options(self, *, packs: bool) -> Any:

@@ -41,24 +41,24 @@ class OutsideWeight(NamedTuple):
 
 
 def outside_weights(model: bytes) -> list[OutsideWeight] | None:
-    """Find a model's weights in files; None where one has a type that no array has, or the bytes are no model's."""
+    """Find a model's weights in files beside it.
+
+    Returns:
+        None if a weight has a type that no array has or lies in another folder, or if the bytes are no model's: ONNX
+        Runtime then says what is wrong.
+    """
     try:
         graphs = [value for number, value in _fields(memoryview(model)) if number == _GRAPH]
         tensors = [value for graph in graphs for number, value in _fields(graph) if number == _INITIALIZER]
         weights = [weight for tensor in tensors for weight in _outside(tensor)]
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (AttributeError, IndexError, KeyError, ValueError):
         return None
-    return weights if all(weight.kind in _TYPES for weight in weights) else None
+    return weights if all(w.kind in _TYPES and w.offset >= 0 and Path(w.file).name == w.file for w in weights) else None
 
 
 def taking(model: bytes, weights: Sequence[OutsideWeight]) -> bytes:
     """Return a model whose weights may be given as inputs: fields that come again are added to those before."""
     return model + _field(_GRAPH, b"".join(_field(_INPUT, _described(weight)) for weight in weights))
-
-
-def mapped(path: Path) -> Array:
-    """Map a file's bytes."""
-    return np.memmap(path, np.uint8, "r")
 
 
 # --- protobuf --------------------------------------------------------------------------------------------------------
@@ -70,8 +70,8 @@ def _outside(tensor: memoryview) -> Iterator[OutsideWeight]:
         fields.setdefault(number, []).append(value)
     if _EXTERNAL in fields:
         entries = (dict(_fields(entry)) for entry in fields[_EXTERNAL])
-        where = {bytes(entry[1]).decode(): bytes(entry[2]).decode() for entry in entries}
-        name, shape = bytes(fields[_NAME][0]).decode(), tuple(fields.get(_DIMS, ()))
+        where = {_text(entry[1]): _text(entry[2]) for entry in entries}
+        name, shape = _text(fields[_NAME][0]), tuple(fields.get(_DIMS, ()))
         yield OutsideWeight(name, fields[_DATA_TYPE][0], shape, where["location"], int(where.get("offset", 0)))
 
 
@@ -95,6 +95,12 @@ def _integer(message: memoryview, at: int) -> tuple[int, int]:
         value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
         if byte < 128:
             return value, at
+
+
+def _text(value: Any) -> str:
+    """Decode a field; an integer in its place has no bytes, and is refused."""
+    decoded: str = value.tobytes().decode()
+    return decoded
 
 
 def _described(weight: OutsideWeight) -> bytes:

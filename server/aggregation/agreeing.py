@@ -44,19 +44,20 @@ def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
 
 
 def _against(products: Numbers, freedom: float, most: int, before: Places) -> Places:
-    """Find the side that is parted off; nobody where chance may have it.
+    """Find the side that is parted off; nobody where chance may explain it.
 
-    Those that were left out before come back only where the bound of one parting has it: theirs is not the least of
-    many any more. As a fleet learns, its devices agree less than in the first rounds.
+    The lowest of all partings is compared with the bound of the lowest. The devices that were left out before are one
+    parting that is known, so they stay out by the bound of one: as a fleet learns, its devices agree less.
     """
-    devices, usual = len(products), float(np.median(np.diag(products)))
+    devices = len(products)
     if devices < FEWEST:
         return np.zeros(devices, bool)
-    sides = [(parted(products, most), by_chance(devices, freedom))]
+    usual, of_least = float(np.median(np.diag(products))), by_chance(devices, freedom)
+    sides = [(parted(products, most), of_least)]
     if before.any() and before.sum() <= most:
         side = settled(products, before, most)
         same = side & before
-        sides = [(side, by_chance(devices, freedom)), (same, of_one(int(same.sum()), devices, freedom)), *sides]
+        sides = [(side, of_least), (same, of_one(int(same.sum()), devices, freedom)), *sides]
     found = (side for side, bound in sides if between(products, side) < -bound * usual)
     return next(found, np.zeros(devices, bool))
 

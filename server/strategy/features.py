@@ -76,15 +76,20 @@ class LocalSteps(NamedTuple):
         return 1 / (self.number * (self.training.head_learning_rate or self.training.learning_rate))
 
 
-def is_asked(version: int, place: int, places: int) -> bool:
-    """Tell whether the client in a place of a round that starts from a version measures; all `places` have a client.
+def is_asked(version: int, slot: int, slots: int) -> bool:
+    """Tell whether a client measures in a round that starts from a version.
 
-    Three measure at least, so that each report can be compared; places take turns, so that none measures always.
+    Three measure at least, so that each report can be compared; slots take turns, so that none measures always.
+
+    Args:
+        version: the one that the round starts from.
+        slot: the client's, counted among the slots that have a client.
+        slots: how many have one.
     """
     if version == 0:
-        return place < MOST_ASKED
-    asked = min(max(FEWEST, places // AGAIN), MOST_ASKED)
-    return (place - version * asked) % places < asked
+        return slot < MOST_ASKED
+    asked = min(max(FEWEST, slots // AGAIN), MOST_ASKED)
+    return (slot - version * asked) % slots < asked
 
 
 def joined(state: Weights, told: Iterable[Moments]) -> Weights:

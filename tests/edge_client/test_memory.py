@@ -1,4 +1,4 @@
-"""Test in processes of their own what the allocator keeps of freed blocks, and how mapped pages are counted."""
+"""Test what the allocator keeps of blocks that were freed, in a process of its own."""
 
 import platform
 import subprocess
@@ -28,29 +28,3 @@ print(resident("RssAnon") - before)
 def test_large_blocks_go_back_to_the_system_as_soon_as_they_are_freed(kind, least, most):
     done = subprocess.run([sys.executable, "-c", HELD, kind], capture_output=True, text=True, check=True)
     assert least <= int(done.stdout) <= most
-
-
-MAPPED = """
-import mmap, sys
-from edge_client.memory import highest, peaks_above_now
-def read(file):
-    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    sum(mapped[place] for place in range(0, len(mapped), 4096))
-    return mapped
-with open(sys.argv[1], "rb") as file:
-    before, first = highest(), read(file)
-    once = highest() - before
-    peaks, second = peaks_above_now(lambda: None), []
-    again = peaks_above_now(lambda: second.append(read(file)))
-    print(once, highest() - before, peaks.mapped, again.mapped)
-"""
-
-
-def test_pages_that_are_mapped_again_count_once(tmp_path):
-    file, size = tmp_path / "weights.bin", 40 << 20
-    file.write_bytes(bytes(size))
-    done = subprocess.run([sys.executable, "-c", MAPPED, str(file)], capture_output=True, text=True, check=True)
-    once, twice, nothing, again = map(int, done.stdout.split())
-    assert once == pytest.approx(size, abs=2 << 20)
-    assert twice == pytest.approx(size, abs=3 << 20)
-    assert max(nothing, again) < 3 << 20

@@ -25,7 +25,7 @@ from edge_client.bundle.chain import Chain, exact_cut
 from edge_client.bundle.folder import Bundle
 from edge_client.bundle.manifest import PLAIN, VJP, Manifest, ProgramSpec
 from edge_client.bundle.names import DIRECTION, WEIGHT, within
-from edge_client.memory import highest, peaks_above_now, resident, return_freed_blocks
+from edge_client.memory import peaks_above_now, resident, return_freed_blocks
 from edge_client.runtimes.measure import random_input, shape_of
 from edge_client.runtimes.runtime import CPU, open_runtime
 from edge_client.step.stepper import Stepper
@@ -195,7 +195,7 @@ class Bench:
         step = self.step(variant)
         if variant.low_memory:  # nothing is loaded ahead, and what is mapped at the highest is not mapped at the end
             mapped = peaks_above_now(step).mapped
-            return [Measured(variant, peak_mapped_bytes=mapped, rss_bytes=highest())]
+            return [Measured(variant, peak_mapped_bytes=mapped, rss_bytes=resident("VmHWM"))]
         before = resident()
         for program in programs_of(self._chain(variant.directions), variant):
             self.runtime.load(program)
@@ -203,7 +203,8 @@ class Bench:
                 self.runtime.set_aside(program)
         loaded = resident()
         peaks = peaks_above_now(step)
-        return [Measured(variant, None, peaks.own, peaks.mapped, max(loaded - before, 0), highest())]
+        load, highest = max(loaded - before, 0), resident("VmHWM")
+        return [Measured(variant, None, peaks.own, peaks.mapped, load, highest)]
 
 
 def few_of_each(programs: Iterable[ProgramSpec]) -> list[ProgramSpec]:

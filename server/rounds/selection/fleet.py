@@ -129,13 +129,13 @@ def is_to_measure(store: Store, job: Job, number: int, slot: int, version: int) 
     settings = job.settings
     if not settings.measures(store.bundles.manifest(job.bundle)):
         return False
-    before = _took_part(store, job, number - 1) if version and not settings.is_buffered else 0
+    before = took_part(store, job, number - 1) if version and not settings.is_buffered else 0
     first, slots = turn(number, before, settings.per_round)
     return is_asked(version, (slot - first) % settings.per_round, slots)
 
 
-def _took_part(store: Store, job: Job, number: int) -> int:
-    """Count the devices of a round that was closed: once, for all that ask."""
+def took_part(store: Store, job: Job, number: int) -> int:
+    """Count the devices whose reports a closed round accepted: once, for all that ask."""
     known = store.took_part.get(job.id)
     if known is None or known[0] != number:
         with store.database.read() as connection:

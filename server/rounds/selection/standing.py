@@ -12,7 +12,7 @@ from server.jobs.job import PAUSED, RUNNING, Job
 from server.policy.assignment import RoundSlot
 from server.policy.teams import team_in_turn
 from server.rounds.outcome import late
-from server.rounds.selection.fleet import free_slots, turn
+from server.rounds.selection.fleet import free_slots, took_part, turn
 from server.rounds.selection.openings import Opening, opening_after
 from server.storage.jobs import list_jobs
 from server.storage.store import Store
@@ -135,14 +135,16 @@ class Standings:
             if newest is None:
                 return None
             known = assignments.taken_slots(connection, newest)
-            before = assignments.count_in(connection, job.id, [newest.number - 1])[newest.number - 1].get("accepted", 0)
             given = late.given(connection, newest) if job.settings.is_buffered else None
             is_summing = sums.find(connection, newest) is not None
             following = opening_after(connection, job, newest.number, self._store.now())
         free, per_round = free_slots(self._store, job, newest, known), job.settings.per_round
-        first = in_turn(newest.number, before, per_round) if given is None else late.in_turn(free, given, per_round)
         if job.settings.secure_aggregation:
             first = team_in_turn(newest.number, job.settings.teams, job.settings.invited)
+        elif given is None:
+            first = in_turn(newest.number, took_part(self._store, job, newest.number - 1), per_round)
+        else:
+            first = late.in_turn(free, given, per_round)
         return OpenRound(
             job=job,
             number=newest.number,

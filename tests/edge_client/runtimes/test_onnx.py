@@ -108,12 +108,22 @@ def test_programs_of_equal_models_share_a_session_with_weights_of_their_own(
         np.testing.assert_allclose(runtime.run(programs[1], inputs)["result"], inputs["hidden"] @ (WEIGHT + 1))
 
 
-def test_weights_in_files_are_found_in_a_models_bytes() -> None:
+def with_weight_in(location: str) -> bytes:
+    """Return a model with one weight inside and one in a file."""
     outside = TensorProto(name="w", data_type=TensorProto.INT8, dims=(300, 2), data_location=TensorProto.EXTERNAL)
-    for key, value in (("location", "weights.bin"), ("offset", "4096"), ("length", "600")):
+    for key, value in (("location", location), ("offset", "4096"), ("length", "600")):
         outside.external_data.add(key=key, value=value)
     inside = onnx.numpy_helper.from_array(np.zeros(3, np.float32), "c")
-    model = helper.make_model(helper.make_graph([], "program", [], [], [inside, outside])).SerializeToString()
+    return helper.make_model(helper.make_graph([], "program", [], [], [inside, outside])).SerializeToString()
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "/etc/hostname", "other/weights.bin"])
+def test_weights_in_other_folders_are_not_read(location: str) -> None:
+    assert outside_weights(with_weight_in(location)) is None
+
+
+def test_weights_in_files_are_found_in_a_models_bytes() -> None:
+    model = with_weight_in("weights.bin")
     weights = outside_weights(model)
     assert weights == [OutsideWeight("w", TensorProto.INT8, (300, 2), "weights.bin", 4096)]
     content = np.arange(5000, dtype=np.uint8)

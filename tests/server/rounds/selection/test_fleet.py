@@ -217,7 +217,7 @@ def test_few_devices_take_turns_at_the_units(server, bundle_name):
 
 
 def test_of_few_devices_as_many_measure_in_each_round(server, bundle_name):
-    """Of ten places in turn those that measure would often be others; the head's step then goes by old features."""
+    """Four devices fill four of ten slots: three of these four measure, whichever the slots are."""
     server.create_job(bundle_name, per_round=10, over_selection=1, optimizers=AVERAGE)
     server.advance()
     devices = [server.device() for _ in range(4)]

@@ -12,7 +12,7 @@ import dev.spry.core.Tell;
 import dev.spry.core.store.Disk;
 
 /**
- * Static places that hold a server's bundles and weights, in an order of this device's own: a fleet is spread over them.
+ * Static web servers that hold bundles and weights, in an order of this device's own: a fleet is spread over them.
  *
  * <p>A mirror is trusted with nothing: it is sent no secret, what it gives must have the hash that the server told, and
  * the size that the bundle's manifest says, and whatever else it does, the next is asked, in the end the server.
