@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from safetensors.numpy import load_file
 
 from edge_client.arrays import Weights
 from edge_client.bundle.folder import Bundle
-from edge_client.commands.options.adapter import AdapterOptions
 from server.demo.intents import LABELS, common_test, slice_of
 from server.processes import free_port
 from server.simulation.bundled import completed
@@ -112,7 +110,7 @@ def planned(options: argparse.Namespace, model: str, data: Path) -> Plan:
     }  # fmt: skip
     asked: dict[str, Any] = {
         "method": "spry", "preset": options.preset, "data": str(data), "settings": settings, "seed": options.seed,
-        "model": model, "adapter": asdict(AdapterOptions()), "clients": options.clients, "alpha": None, "by": "client",
+        "model": model, "adapter": {}, "clients": options.clients, "alpha": None, "by": "client",
         "personal": False, "test_examples": 64,
     }  # fmt: skip
     return plan_for(**completed(asked, None))
