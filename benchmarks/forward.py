@@ -8,6 +8,9 @@ Runtime what torch.onnx.export makes of it in float32 and quantize_dynamic in in
 imports llama_cpp, and every FILE is read in one batch of as many tokens as a step has: with the logits of all tokens,
 as a step computes, and with the last one's alone, as before an answer.
 
+A process's memory is what it has after its steps and had at the highest, while it loaded too: Python, its libraries
+and the weights are in it. How large the weights are is printed beside it.
+
 The processor's instruction sets are those that the machine lists; `avx2_alone.c`, preloaded, hides those beyond AVX2
 from every library.
 """
@@ -52,6 +55,10 @@ for _ in sys.stdin:
 class Row(NamedTuple):
     name: str
     seconds: float
+    resident: float
+    """MB of the process after its steps."""
+    highest: float
+    """MB of it at most."""
 
 
 def _eager(folder: Path, *_: str) -> Callable[[], object]:
@@ -76,7 +83,9 @@ def _ours(folder: Path, runtime: str, kind: str, part: str) -> Callable[[], obje
     from edge_client.bundle.chain import Chain
     from edge_client.bundle.folder import Bundle
     from edge_client.commands.bench.worker import Bench, BenchWork, Variant
+    from edge_client.memory import return_freed_blocks
 
+    return_freed_blocks()  # as `spry join` does
     manifest = Bundle.open(folder, verify=False).manifest
     batch, length = manifest.shapes[0]
     starts = list(Chain(manifest, runtime, batch, length, manifest.directions[0]).starts())
@@ -142,10 +151,25 @@ def measured(options: argparse.Namespace) -> list[Row]:
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
             started[name] = stack.enter_context(subprocess.Popen(command, text=True, env=environment, **pipes))
         taken = [{name: _turn(process) for name, process in started.items()} for _ in range(options.rounds)]
+        memory = {name: _memory(process) for name, process in started.items()}
         for process in started.values():
             assert process.stdin is not None
             process.stdin.close()
-    return [Row(name, min(turn[name] for turn in taken)) for name in started]
+    return [Row(name, min(turn[name] for turn in taken), *memory[name]) for name in started]
+
+
+def _memory(process: subprocess.Popen[str]) -> list[float]:
+    """Return the MB of a process and its peak; nothing of one that has ended."""
+    from edge_client.memory import resident
+
+    if process.poll() is not None:
+        return [float("nan")] * 2
+    return [resident(field, process.pid) / 1e6 for field in ("VmRSS", "VmHWM")]
+
+
+def weights(bundle: Path, runtime: str) -> float:
+    """Return the MB of a runtime's weights on disk, where they lie in files beside the programs."""
+    return sum(file.stat().st_size for file in (bundle / runtime).rglob("*.bin")) / 1e6
 
 
 def _turn(process: subprocess.Popen[str]) -> float:
@@ -179,12 +203,17 @@ def main() -> None:
     rows = measured(options)
     features = cpu_features(CPUINFO.read_text()) if CPUINFO.exists() else []
     if options.json:
-        print(json.dumps({"processor": features, "shape": options.shape, "seconds": dict(rows)}))
+        told = {row.name: row._asdict() for row in rows}
+        print(json.dumps({"processor": features, "shape": options.shape, "rows": told}))
         return
     print(f"{options.shape[0]} x {options.shape[1]} tokens, one thread; the processor has {', '.join(features)}")
     eager = rows[0].seconds
-    for name, seconds in rows:
-        print(f"{name:45s} {seconds:8.3f} CPU s   {seconds / eager:5.2f} of eager")
+    for row in rows:
+        memory = f"{row.resident:6.0f} MB resident, {row.highest:6.0f} at most"
+        print(f"{row.name:45s} {row.seconds:8.3f} CPU s   {row.seconds / eager:5.2f} of eager   {memory}")
+    for runtime in Bundle.open(options.bundle, verify=False).manifest.runtimes:
+        if size := weights(options.bundle, runtime):
+            print(f"weights of {runtime} on disk: {size:.0f} MB")
 
 
 if __name__ == "__main__":

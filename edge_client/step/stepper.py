@@ -246,6 +246,8 @@ class Stepper:
         states = [hidden]  # what enters each segment
         for program in self.chain.forward(first)[:-1]:
             states.append(self._run(program, values, alone=alone, hidden=states[-1])["hidden"])
+            if not alone:  # the way back has a program of its own
+                self._runtime.set_aside(program)
         result = self._run(self.chain.program(self.chain.head, VJP), values, alone=alone, hidden=states.pop())
         wanted = {name for name, use in self.chain.first_use.items() if use >= first}
         gradients = self._named(result, wanted | self._inputs.head)

@@ -67,6 +67,21 @@ def _fake(mode: FakeTensorMode, value: Tensor) -> Tensor:
         return torch.empty(tuple(value.shape), dtype=value.dtype)
 
 
+def copy_of(graph: fx.Graph) -> fx.Graph:
+    """Copy a graph with what is known of its nodes."""
+    copy = fx.Graph()
+    copy.output(copy.graph_copy(graph, _Copies()))
+    return copy
+
+
+class _Copies(dict[fx.Node, fx.Node]):
+    """The nodes that `graph_copy` maps; a copied node keeps what is known of it."""
+
+    def __setitem__(self, node: fx.Node, copy: fx.Node) -> None:
+        copy.meta = dict(node.meta)
+        super().__setitem__(node, copy)
+
+
 def clean(graph_module: fx.GraphModule) -> None:
     """Drop what has no effect and compute equal things once."""
     graph = graph_module.graph

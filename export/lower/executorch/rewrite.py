@@ -16,11 +16,11 @@ from torch.fx.node import map_aggregate
 
 from export.dual.programs import Program
 from export.graph import ops
-from export.graph.editing import clean, module_of, trace
+from export.graph.editing import clean, copy_of, module_of, trace
+from export.graph.labels import look_up_labels
 from export.graph.slots import STORED, slot_of, value_of
 from export.lower.executorch.formulation import TINY, plain
 from export.lower.executorch.formulations import FORMULATIONS
-from export.lower.executorch.labels import look_up_labels
 from export.lower.target import Precision
 
 aten = torch.ops.aten
@@ -36,8 +36,7 @@ def rewritten(
     program: Program, stored: Mapping[str, Tensor], precision: Precision = "none"
 ) -> tuple[fx.GraphModule, dict[str, Tensor]]:
     """Rewrite the graph in core operators; return it with the constants that were computed for it."""
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(program.graph.graph, _Copies()))
+    graph = copy_of(program.graph.graph)
     source = module_of(graph)
     if precision == "int8" and program.directions > 1:
         _small_products_apart(graph)
@@ -60,14 +59,6 @@ def rewritten(
             result.graph.erase_node(node)
     clean(result)
     return result, _fold(result, stored)
-
-
-class _Copies(dict[fx.Node, fx.Node]):
-    """The nodes that `graph_copy` maps; a copied node keeps what is known of it."""
-
-    def __setitem__(self, node: fx.Node, copy: fx.Node) -> None:
-        copy.meta = dict(node.meta)
-        super().__setitem__(node, copy)
 
 
 class _Formulator(fx.Interpreter):

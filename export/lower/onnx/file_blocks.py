@@ -6,6 +6,8 @@ of a block's inputs, times the value in the middle of the block's range.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from onnx import TensorProto
 from torch import fx
@@ -56,9 +58,14 @@ class FileBlocks(Blocks4):
             return result
         key = "sums of blocks", x
         if key not in graph.notes:
-            apart = graph.reshape(x, [*value_of(x).shape[:-1], self.blocks, BLOCK])
+            apart = graph.reshape(x, (-1, self.blocks, BLOCK))
             graph.notes[key] = graph.op("ReduceSum", apart, graph.integers(-1), keepdims=0)
-        return graph.op("Add", result, product(graph, graph.notes[key], graph.external(shifts), turned=True))
+        sums, shape = graph.notes[key], (*value_of(x).shape[:-1], self.out)
+        if math.prod(shape[:-1]) == 1:
+            return graph.op("Add", result, product(graph, sums, graph.external(shifts), turned=True))
+        # Added within the product, of many rows neither the sum nor what is added takes memory of its own.
+        flat = graph.reshape(result, (-1, self.out))
+        return graph.reshape(graph.op("Gemm", sums, graph.external(shifts), flat, transB=1), shape)
 
     def linear_t(self, graph: Graph, gradient: fx.Node) -> str:
         result, shifts = sum_of_products(graph, gradient, *self._floats(graph)), self._shifts()

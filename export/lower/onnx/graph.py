@@ -15,6 +15,7 @@ from torch import fx
 from edge_client.arrays import Array
 from export.graph.slots import value_of
 from export.lower.onnx.passes.fusing import fuse, fuse_alone
+from export.lower.onnx.passes.order import delay
 from export.lower.onnx.passes.reshapes import join
 from export.lower.onnx.passes.scales import RowScales, carry
 
@@ -173,6 +174,7 @@ class Graph:
         join(self._nodes, self.shapes, computed)
         fusing = fuse if fused else fuse_alone
         fusing(self._nodes, self._initializers, self.shapes, computed)
+        delay(self._nodes, {*self._initializers, *(f"in{i}" for i in range(len(inputs)))})
         outputs = self._name_outputs(computed)
         used = {name for node in self._nodes for name in node.input}
         graph = helper.make_graph(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, fx
@@ -12,6 +13,8 @@ from edge_client.bundle.manifest import DECODE, PREFILL
 from export.dual.programs import Program
 from export.errors import ExportError
 from export.graph import ops
+from export.graph.editing import copy_of, module_of
+from export.graph.labels import look_up_labels
 from export.graph.slots import STORED, Role, Slot, slot_of, value_of
 from export.lower.onnx.encoding import encoding_of
 from export.lower.onnx.file_blocks import FileBlocks
@@ -25,7 +28,9 @@ from export.model.kept import kept_blocks
 aten = torch.ops.aten
 
 _PRODUCTS = (ops.linear, ops.linear_t)
-_FROZEN = (*_PRODUCTS, ops.embedding)
+_LABELS = aten.embedding.default
+"""Looks up rows of a product's weight (`export.graph.labels`)."""
+_FROZEN = (*_PRODUCTS, ops.embedding, _LABELS)
 
 
 class SegmentWeights:
@@ -97,7 +102,10 @@ class Translator:
     """Translates one program node by node."""
 
     def __init__(self, program: Program, weights: SegmentWeights) -> None:
-        self.program = program
+        graph = copy_of(program.graph.graph)
+        look_up_labels(graph)
+        graph.eliminate_dead_code()
+        self.program = replace(program, graph=module_of(graph))
         self.weights = weights
         self.graph = Graph()
         self._apart: dict[fx.Node, list[fx.Node]] = {}
@@ -109,7 +117,7 @@ class Translator:
         for node in self.program.graph.graph.nodes:
             self.graph.enter(node.name)
             if node.op == "placeholder" and slot_of(node).role in STORED:
-                if any(user.target not in _FROZEN or user.args[1] is not node for user in node.users):
+                if any(user.target not in _FROZEN or _operands(user)[1] is not node for user in node.users):
                     self.graph.values[node] = self.graph.external(self.weights.plain(slot_of(node)))
             elif node.op == "call_function":
                 self._call(node)
@@ -144,11 +152,9 @@ class Translator:
         )
 
     def _frozen(self, node: fx.Node) -> None:
-        x, weight = node.args
-        assert isinstance(x, fx.Node)
-        assert isinstance(weight, fx.Node)
+        x, weight = _operands(node)
         frozen = self.weights.frozen(slot_of(weight))
-        if node.target is ops.embedding:
+        if node.target in (ops.embedding, _LABELS):
             self.graph.values[node] = frozen.embedding(self.graph, x)
         elif x in self._apart:
             self.graph.values[node] = [frozen.linear(self.graph, part) for part in self._apart[x]]
@@ -173,6 +179,14 @@ class Translator:
                 user.target is aten.split_with_sizes.default and list(user.args[1:]) == [rows] for user in product.users
             )
         )
+
+
+def _operands(node: fx.Node) -> tuple[fx.Node, fx.Node]:
+    """Return what enters one of the operators of frozen weights, and the weight."""
+    x, weight = node.args[::-1] if node.target is _LABELS else node.args
+    assert isinstance(x, fx.Node)
+    assert isinstance(weight, fx.Node)
+    return x, weight
 
 
 def _source(node: fx.Node) -> fx.Node:

@@ -104,6 +104,13 @@ def test_exact_gives_every_gradient(toy, low_memory):
     assert not (low_memory and runtime.loaded)
 
 
+def test_what_runs_once_on_the_way_there_and_back_is_set_aside():
+    toy = Toy()
+    steps, runtime = stepper(toy)
+    steps.exact(toy.tokens, toy.labels, toy.weights, "block.1")
+    assert runtime.aside == ["block.1.plain", "head.vjp", "block.1.vjp"], "not what lies before the cut"
+
+
 def test_exact_goes_back_no_further_than_the_cut():
     toy = Toy()
     steps, runtime = stepper(toy)

@@ -7,6 +7,7 @@ and, stacked below them, by a one where a token's label stands: half of the prod
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -53,17 +54,21 @@ def _look_up(graph: fx.Graph, parts: list[_Stacked]) -> None:
     value = value_of(weight)
     whole.meta = {"val": value.new_empty(rows, value.shape[1]), "slot": replace(slot_of(weight), rows=None)}
     with graph.inserting_before(first.product):
-        place = graph.call_function(aten.clamp.default, (first.labels, 0, rows - 1))
-        known = graph.call_function(aten.ge.Scalar, (first.labels, 0))
-        ids = graph.call_function(aten.squeeze.dim, (place, -1))
-        found = graph.call_function(aten.embedding.default, (whole, ids))
-        ones = graph.call_function(aten.to.dtype, (known, torch.float32))
-        result = graph.call_function(aten.mul.Tensor, (found, ones))
+        place = _call(graph, aten.clamp.default, first.labels, 0, rows - 1)
+        known = _call(graph, aten.ge.Scalar, first.labels, 0)
+        found = _call(graph, aten.embedding.default, whole, _call(graph, aten.squeeze.dim, place, -1))
+        result = _call(graph, aten.mul.Tensor, found, _call(graph, aten._to_copy.default, known, dtype=torch.float32))
     first.of_labels.replace_all_uses_with(result)
     for part in parts[1:]:
         for user in list(part.of_labels.users):
             (other,) = (source for source in user.all_input_nodes if source is not part.of_labels)
             user.replace_all_uses_with(other)
+
+
+def _call(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    node = graph.call_function(target, args, kwargs)
+    node.meta["val"] = target(*fx.map_arg(args, value_of), **kwargs)
+    return node
 
 
 def _stacked(product: fx.Node) -> _Stacked | None:
