@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, fx
 
@@ -17,12 +17,14 @@ from export.graph.editing import module_of
 from export.graph.segments import SegmentGraph
 from export.graph.slots import Slot, slot_of
 
+_MOST = 512
+"""The number of traces that a process keeps for the next model of the same structure."""
+
 
 class ProgramBuilder:
-    """Traces programs; segments of the same structure share one trace."""
+    """Traces programs; segments of the same structure share one trace, in all exports of a process."""
 
-    def __init__(self) -> None:
-        self._traced: dict[tuple[Any, ...], Program] = {}
+    _traced: ClassVar[dict[tuple[Any, ...], Program]] = {}
 
     def build(
         self, segment: SegmentGraph, kind: str, directions: int, *, lowest: bool = False, pieces: int = 1
@@ -41,6 +43,8 @@ class ProgramBuilder:
         key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count, lowest, pieces)
         if key not in self._traced:
             self._traced[key] = Tracer(segment, kind, count, lowest=lowest, pieces=pieces).program()
+        while len(self._traced) > _MOST:
+            del self._traced[next(iter(self._traced))]
         return _renamed(self._traced[key], segment)
 
 
@@ -59,9 +63,9 @@ def _structure(segment: SegmentGraph) -> str:
 def _renamed(program: Program, segment: SegmentGraph) -> Program:
     """Rename a trace for another segment of the same structure: slots by position."""
     own = [slot_of(node) for node in segment.graph.graph.nodes if node.op == "placeholder"]
-    if program.segment == segment.name:
-        return program
     first: list[Slot] = program.graph.meta["segment_slots"]
+    if program.segment == segment.name and first == own:
+        return program
     rename = dict(zip(first, own, strict=True))
     names = {slot.name: other.name for slot, other in zip(first, own, strict=True)}
     graph = fx.Graph()
