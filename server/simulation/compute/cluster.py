@@ -65,13 +65,28 @@ class Cluster:
         local: dict[str, Any] = {} if address else {"num_cpus": count, "include_dashboard": False}
         try:
             _knock(address or "")
-            with _own_signals():
-                self._ray.init(log_to_driver=False, logging_level="CRITICAL", **local)
+            self._begin(local)
         except (OSError, ValueError, RuntimeError) as error:
             where = f"the Ray cluster at {address}" if address else "Ray on this machine"
             raise SimulationError(
                 f"{where} does not answer ({_first_line(error)}); see `ray status`, or set or unset RAY_ADDRESS"
             ) from None
+
+    def _begin(self, options: dict[str, Any], *, again: bool = True) -> None:
+        """Start Ray or connect to it; once more where its own processes took longer than the 30 s that it gives them.
+
+        Then it raises no class of its own.
+        """
+        try:
+            with _own_signals():
+                self._ray.init(log_to_driver=False, logging_level="CRITICAL", **options)
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            self._ray.shutdown()
+            if not again:
+                raise RuntimeError(str(error)) from None
+            self._begin(options, again=False)
 
     def _check(self, need: dict[str, int], count: int) -> None:
         """Actors without a place would wait forever."""
