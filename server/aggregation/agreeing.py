@@ -4,7 +4,8 @@ Devices with true labels pull the weights to where all of them want them, each b
 knows nothing of what the other knows, they have nothing to say to each other. Malicious devices pull against the others
 and, if they act alike, along with each other. So the devices are parted in two where the two sides disagree most, by
 the sum of products between their fingerprints; and the smaller side is left out if that sum is further below zero than
-chance has it. Between honest devices, whatever their shares of the classes, hardly a parting has a sum below zero.
+in simulated fleets whose devices agree as these do. Between honest devices, whatever their shares of the classes,
+hardly a parting has a sum below zero.
 
 A device's fingerprint is a sum over its rounds: once a fleet has learned, an honest device's change is what is peculiar
 to it, and a round by itself would part the honest.
@@ -17,12 +18,24 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from server.aggregation.rule import FEWEST, Numbers, Rule, middle, no_longer, sizes_of, weighted_mean
+from server.aggregation.rule import (
+    CLEARLY,
+    FEWEST,
+    Numbers,
+    Rule,
+    cosines_of,
+    middle,
+    no_longer,
+    sizes_of,
+    weighted_mean,
+)
 
 Places = NDArray[np.bool_]
 """A mask over devices: True for those that are away from the others."""
 STARTS = 32
 """The number of partings that a search begins with."""
+DRAWS = 20
+"""The number of fleets that are simulated for the bound; fewer of many devices, whose least sums hardly differ."""
 
 
 def opposed(said: Numbers, before: Places, freedom: float) -> dict[int, float]:
@@ -52,37 +65,68 @@ def _against(products: Numbers, freedom: float, most: int, before: Places) -> Pl
     devices = len(products)
     if devices < FEWEST:
         return np.zeros(devices, bool)
-    usual, of_least = float(np.median(np.diag(products))), by_chance(devices, freedom)
-    sides = [(parted(products, most), of_least)]
     if before.any() and before.sum() <= most:
         side = settled(products, before, most)
-        same = side & before
-        sides = [(side, of_least), (same, of_one(int(same.sum()), devices, freedom)), *sides]
-    found = (side for side, bound in sides if between(products, side) < -bound * usual)
-    return next(found, np.zeros(devices, bool))
+        if is_clear(products, side, freedom, most):
+            return side
+        if between(products, side & before) < of_one(products, side & before, freedom):
+            return side & before
+    side = parted(products, most)
+    return side & is_clear(products, side, freedom, most)
+
+
+def is_clear(products: Numbers, side: Places, freedom: float, most: int) -> bool:
+    """Tell whether the least sum of all partings is not by chance: as if it were of one, and as the least."""
+    least = between(products, side)
+    return least < of_one(products, side, freedom) and least < by_chance(products, freedom, most)
 
 
 def _themselves(said: Numbers, products: Numbers, away: Places, freedom: float) -> dict[int, float]:
-    """Keep devices that go against the others by themselves too: against two at least, as one may be malicious."""
-    others = said[~away].sum(0)
-    lengths = np.maximum(sizes_of(said) * float(np.sqrt(others @ others)), np.finfo(np.float64).tiny)
-    cosines, against = said @ others / lengths, (products[:, ~away] < 0).sum(1)
-    alone = away & (cosines < -1 / freedom**0.5) & (against >= FEWEST - 1)
-    return {int(place): float(cosines[place]) for place in np.flatnonzero(alone)}
+    """Keep devices that contradict the others by themselves too, and those that clearly agree with such devices.
 
-
-def by_chance(devices: int, freedom: float) -> float:
-    """Bound how far the least sum of independent devices' partings is below zero by chance, at a length of one.
-
-    That is 0.38 devices^(3/2) times the spread of their products (half of the ground state of a spin glass); of many
-    devices with little freedom their part along one direction adds 0.16 devices^2/freedom.
+    By itself a device contradicts the others' sum further than independent ones usually would, and at least two of
+    them, as one may be malicious; or it clearly contradicts two of them, whose classes hardly anybody else has.
     """
-    return 0.5 * devices**1.5 / freedom**0.5 + 0.2 * devices**2 / freedom
+    clearly, sizes = CLEARLY / freedom**0.5, sizes_of(said)
+    cosines, others = cosines_of(said, said[~away].sum(0)), products[:, ~away]
+    contradicted = (others < -clearly * np.outer(sizes, sizes[~away])).sum(1)
+    further = (cosines < -1 / freedom**0.5) & ((others < 0).sum(1) >= FEWEST - 1)
+    against = away & (cosines < 0)
+    alone = against & (further | (contradicted >= FEWEST - 1))
+    beside = against & (cosines_of(said, said[alone].sum(0)) > clearly)
+    return {int(place): float(cosines[place]) for place in np.flatnonzero(alone | beside)}
 
 
-def of_one(away: int, devices: int, freedom: float) -> float:
-    """Bound the sum of one parting of independent devices at a length of one: twice its spread."""
-    return 2.0 * (away * (devices - away) / freedom) ** 0.5
+def by_chance(products: Numbers, freedom: float, most: int) -> float:
+    """Bound the least sum of all partings by simulated fleets that have no malicious devices.
+
+    Their devices agree where these clearly do and are independent otherwise. Partings through devices that agree are
+    hardly the least, so where devices agree in groups the bound is nearer to zero than that of independent devices.
+    """
+    devices, bits = len(products), np.random.Philox(key=0)  # the same in every version of numpy
+    spreads = np.sqrt(np.outer(np.diag(products), np.diag(products)) / freedom)
+    largest = (2 * np.log(devices * (devices - 1) / 2)) ** 0.5  # of so many normal numbers
+    clear = np.where(products > largest * spreads, products, 0.0)
+    drawn = [clear + spreads * _independent(bits, devices, int(np.ceil(freedom))) for _ in range(_draws(devices))]
+    sums = [between(own, parted(own, most)) for own in drawn]
+    return float(np.mean(sums) - CLEARLY * np.std(sums, ddof=1))
+
+
+def _draws(devices: int) -> int:
+    return max(DRAWS // 4, min(DRAWS, 50 * DRAWS // devices))
+
+
+def _independent(bits: np.random.Philox, devices: int, numbers: int) -> Numbers:
+    """Draw products of independent devices with a spread of one, but for each with itself."""
+    words = bits.random_raw(-(-devices * numbers // 64)).astype("<u8")
+    signs = 2.0 * np.unpackbits(words.view(np.uint8), count=devices * numbers).reshape(devices, numbers) - 1.0
+    return signs @ signs.T / numbers**0.5
+
+
+def of_one(products: Numbers, away: Places, freedom: float) -> float:
+    """Bound the sum of one parting of independent devices."""
+    squares = np.diag(products)
+    return -CLEARLY * float(squares[away].sum() * squares[~away].sum() / freedom) ** 0.5
 
 
 def between(products: Numbers, away: Places) -> float:
@@ -137,4 +181,4 @@ def shortened(changes: Numbers, weights: Numbers) -> Numbers:
     return weighted_mean(no_longer(changes, middle(sizes_of(changes), weights)), weights)
 
 
-AGREEING = Rule(shortened, judge=opposed)
+AGREEING = Rule(shortened, shortens_as_compared=True, judge=opposed)

@@ -12,6 +12,8 @@ Numbers = NDArray[np.float64]
 
 FEWEST = 3
 """The fewest holders among which one can be found to be the odd one."""
+CLEARLY = 2.0
+"""The number of standard deviations of what chance gives beyond which a sum or a cosine is not by chance."""
 FAR = 3.0
 """The factor of the usual length beyond which a holder is named, and left out where changes are shortened."""
 
@@ -35,6 +37,9 @@ class Rule:
     """Returns the length to which whole changes are shortened, by sizes [holders] and weights; those `FAR` times as
     long are left out. None if the rule does not shorten. Mode iteration has such rules alone: derivatives can only be
     scaled."""
+    shortens_as_compared: bool = False
+    """True if heads are shortened in the numbers in which they are compared, and averaged; else they are shortened
+    whole and combined as other changes."""
     judge: Judge | None = None
     """The judge that leaves out whole devices; None if the rule has none."""
 
@@ -55,6 +60,12 @@ def standard_errors(changes: Numbers, weights: Numbers) -> Numbers:
 def sizes_of(changes: Numbers) -> Numbers:
     """Compute the length of each holder's change."""
     return np.sqrt(np.square(changes).sum(1))
+
+
+def cosines_of(changes: Numbers, others: Numbers) -> Numbers:
+    """Compute the cosine of each holder's change with its own row of `others`, or with the one that they are."""
+    lengths = sizes_of(changes) * sizes_of(np.atleast_2d(others))
+    return (changes * others).sum(1) / np.maximum(lengths, np.finfo(np.float64).tiny)
 
 
 def mean_within(changes: Numbers, weights: Numbers, most: float) -> Numbers:

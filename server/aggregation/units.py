@@ -41,6 +41,21 @@ AGAINST = -0.5
 FAR_PARTS = 0.5
 """The share of its parts in which a holder goes far to be left out of all."""
 HEAD = "head"
+MOST_PULL = 2.0
+"""The most that a head's change is along the features' mean, over the median one."""
+
+
+class Heads(NamedTuple):
+    """The changes of the task layer in numbers that can be compared."""
+
+    compared: Numbers
+    """The changes about the features' mean, in units of their spread: [updates, numbers]."""
+    pulls: Numbers
+    """The rest, in the layer's own numbers: how much likelier it makes each class, whatever a text says."""
+
+    def of(self, updates: Sequence[int]) -> Heads:
+        """Take some of the updates."""
+        return Heads(self.compared[updates], self.pulls[updates])
 
 
 class Odd(NamedTuple):
@@ -72,16 +87,19 @@ def combined(
     updates: Sequence[Mapping[str, Array]],
     weights: Sequence[Mapping[str, float]],
     manifest: Manifest,
-    heads: Numbers | None = None,
+    heads: Heads | None = None,
+    agreeing: frozenset[int] = frozenset(),
 ) -> Combined:
     """Combine updates, each with a weight for each of its parameters, into one change.
 
-    Where features of the task layer are measured `heads` are its changes [updates, numbers] in comparable form: as
-    they stand those of a device with other shares of the classes are several times as long, and go against the others.
+    Where features of the task layer are measured `heads` are its changes in comparable form: as they stand those of a
+    device with other shares of the classes are several times as long, and go against the others. To shorten them whole
+    would take what its texts say from the device that has a class which others hardly have. Updates that are judged to
+    be `agreeing` are left out of nothing for going far: they are shortened.
     """
     parts = [_holders(part, parameters, start, usual, updates, weights) for part, parameters in _parts(manifest)]
-    parts = [part if part.name != HEAD else part.by(heads) for part in parts]
-    out = _far(parts, len(updates))
+    parts = [part.by(heads) if part.name == HEAD else part for part in parts]
+    out = _far(parts, len(updates)) - agreeing
     change: Weights = {}
     errors: Weights = {}
     known, odd = dict(usual), dict[int, list[Odd]]()
@@ -90,9 +108,8 @@ def combined(
             continue
         changes = _changes(start, updates, part)
         inside = np.array([holder not in out for holder in part.holders])
-        if part.compared is not None:
-            changes = no_longer(changes, part.most)
-        centre = _centre(rule, changes[inside], part.weights[inside], part.most)
+        changes = _shortened_heads(rule, changes, part)
+        centre = _centre(rule, changes[inside], part, part.weights[inside])
         for place, found in _odd(part, changes, centre, inside):
             odd.setdefault(part.holders[place], []).append(found)
         known[part.name] = np.concatenate([part.before, part.sizes.astype(np.float32)])[-KEPT_SIZES:]
@@ -114,14 +131,18 @@ class _Part(NamedTuple):
     """The length of each holder's change."""
     before: Array
     """The lengths of earlier holders' changes."""
-    compared: Numbers | None = None
+    heads: Heads | None = None
     """The holders' changes in other numbers, by which lengths are judged."""
 
-    def by(self, compared: Numbers | None) -> _Part:
+    def by(self, heads: Heads | None) -> _Part:
         """Judge lengths by these numbers of all updates; of few holders there is nothing to compare."""
-        if compared is None or len(self.holders) < FEWEST:
+        if heads is None or len(self.holders) < FEWEST:
             return self
-        return self._replace(compared=compared[list(self.holders)])
+        return self._replace(heads=heads.of(self.holders))
+
+    @property
+    def compared(self) -> Numbers | None:
+        return None if self.heads is None else self.heads.compared
 
     @property
     def times(self) -> Numbers:
@@ -194,9 +215,22 @@ def _flat(tensors: Mapping[str, Array], parameters: Iterable[Parameter]) -> Numb
     return np.concatenate([tensors[parameter.name].reshape(-1) for parameter in parameters]).astype(np.float64)
 
 
-def _centre(rule: Rule, changes: Numbers, weights: Numbers, most: float) -> Numbers:
+def _shortened_heads(rule: Rule, changes: Numbers, part: _Part) -> Numbers:
+    """Shorten heads that are compared: what is compared to the median length, the rest to `MOST_PULL` times its own."""
+    if part.heads is None:
+        return changes
+    if not rule.shortens_as_compared:
+        return no_longer(changes, part.most)
+    pulls = part.heads.pulls
+    about = (changes - pulls) / np.maximum(part.times, 1.0)[:, None]
+    return about + no_longer(pulls, MOST_PULL * middle(sizes_of(pulls), part.weights))
+
+
+def _centre(rule: Rule, changes: Numbers, part: _Part, weights: Numbers) -> Numbers:
     if len(changes) < FEWEST:
-        return mean_within(changes, weights, most)
+        return mean_within(changes, weights, part.most)
+    if part.heads is not None and rule.shortens_as_compared:
+        return weighted_mean(changes, weights)
     return rule.centre(changes, weights)
 
 
@@ -223,6 +257,6 @@ def in_words(odd: Sequence[Odd]) -> str:
     return f"its {worst.part} goes {' and '.join(said)}{more}"
 
 
-def against_in_words(cosine: float) -> str:
-    """Describe a device that a rule leaves out whole to an operator."""
-    return f"what it says goes against the others (cosine {cosine:.2f} over its rounds), and it is left out"
+def against_in_words(what: str, cosine: float) -> str:
+    """Describe a device that a rule leaves out whole to an operator, by what its updates contradict."""
+    return f"its update goes against {what} (cosine {cosine:.2f}), and it is left out"

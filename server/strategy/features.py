@@ -188,6 +188,31 @@ def whitened(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:
     return rows - np.outer(rows @ along, along)
 
 
+CLEAR_MEAN = 4.0
+"""The squared length of the features' mean, in units of their spread, from which a change along it says how likely the
+classes are: the rest of the change then hides little of it."""
+
+
+def bias_by_weights(weight: Numbers, mean: Array, products: Array) -> Numbers | None:
+    """Compute by how much a change [classes, features] moves each class as one of its bias would.
+
+    It is the change along the features' mean, each feature in units of its spread; None where the mean is short.
+    """
+    about = mean.astype(np.float64)
+    along = about / np.square(spread_of(products, about))
+    square = float(about @ along)
+    return weight @ along / square if square > CLEAR_MEAN else None
+
+
+def pulls(weight: Numbers, bias: Numbers | None, state: Weights) -> Numbers:
+    """Compute how far changes of rows of the last layer move a class whatever a text says: what `whitened` drops."""
+    if bias is not None:
+        return bias
+    mean = state[MEAN].astype(np.float64)
+    (along,) = solved(mean[None], state[PRODUCTS] + _packed(mean, len(state[PRODUCTS])), 0 * mean)
+    return weight @ along / max(float(mean @ along), np.finfo(np.float64).tiny)
+
+
 def solved(rows: Numbers, products: Array, mean: Numbers, ridge: float = RIDGE) -> Numbers:
     """Multiply rows by the inverse of the features' covariance, in units of each feature's own spread."""
     return _turned(rows, products, mean, 1.0, ridge) / spread_of(products, mean)

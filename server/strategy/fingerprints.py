@@ -17,9 +17,10 @@ import numpy as np
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import FeatureSpec, Manifest, Parameter
+from edge_client.training.features import MEAN
 from server.aggregation.memory import Fingerprints, shortened
 from server.aggregation.rule import Numbers, middle, sizes_of
-from server.strategy.features import freedom_of, whitened
+from server.strategy.features import freedom_of, pulls, whitened
 
 FREEDOM_OF_PART = 32
 """The effective number of directions of a unit's changes: they are products of few vectors, and vary along few."""
@@ -47,16 +48,35 @@ def compared_heads(
     return None if spec is None or not moments or not updates else _of_head(start, moments, updates, spec)
 
 
+def pulls_of_heads(
+    start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], manifest: Manifest
+) -> Numbers:
+    """Compute what `compared_heads` leaves out of updates' changes, in the numbers of a head that is measured whole."""
+    spec = manifest.features
+    assert spec is not None
+    weight, bias = _changes_of_head(start, updates, spec)
+    moved = pulls(weight, bias, moments).reshape(len(updates), -1)
+    parts = {spec.weight: moved[:, :, None] * moments[MEAN].astype(np.float64), spec.bias: moved}
+    return np.concatenate([parts[one.name].reshape(len(updates), -1) for one in manifest.head], 1)
+
+
 def is_whole_head(manifest: Manifest) -> bool:
     """Tell whether the task layer has no more than what is measured."""
     return manifest.features is not None and not manifest.before_logits
 
 
 def _of_head(start: Weights, moments: Weights, updates: Sequence[Mapping[str, Array]], spec: FeatureSpec) -> Numbers:
+    weight, bias = _changes_of_head(start, updates, spec)
+    return whitened(weight, bias, moments).reshape(len(updates), -1)
+
+
+def _changes_of_head(
+    start: Weights, updates: Sequence[Mapping[str, Array]], spec: FeatureSpec
+) -> tuple[Numbers, Numbers | None]:
+    """Stack all updates' rows of the layer's change, [rows, features], and of its bias."""
     weight = np.stack([_change(start, own, spec.weight) for own in updates])
     bias = np.stack([_change(start, own, spec.bias) for own in updates]).reshape(-1) if spec.bias else None
-    rows = whitened(weight.reshape(-1, weight.shape[-1]), bias, moments)
-    return rows.reshape(len(updates), -1)
+    return weight.reshape(-1, weight.shape[-1]), bias
 
 
 def _of_part(start: Weights, updates: Sequence[Mapping[str, Array]], parameters: Sequence[Parameter]) -> Numbers:

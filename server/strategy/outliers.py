@@ -26,9 +26,10 @@ from edge_client.wire.scalars import Participant
 
 Norms = dict[str, float]
 """The root mean square of a change: of all units ("units"), of the head ("head"), of each unit ("unit " and its
-name)."""
+name), of each of the head's parameters ("of head " and its name)."""
 _UNIT = "unit "
 HEAD_NORM = "head"
+_OF_HEAD = "of head "
 FEWEST_NORMS = 3
 """The fewest norms of which a median says something."""
 _FEWEST_NUMBERS = 24
@@ -43,12 +44,18 @@ def kind_of_unit(unit: Unit) -> str:
     return _UNIT + unit.name
 
 
+def kind_in_head(name: str) -> str:
+    """Name the entry of one of the head's parameters among the norms."""
+    return _OF_HEAD + name
+
+
 def norms(
     update: Mapping[str, NDArray[Any]], weights: Weights, head: frozenset[str], units: Sequence[Unit] = ()
 ) -> Norms:
-    """Compute the root mean square of an update's change: of its units, of its head, and of each unit."""
+    """Compute the root mean square of an update's change: of units and head, of each unit and each part of the head."""
     lengths: Norms = {}
-    each = ((kind_of_unit(unit), update.keys() & {one.name for one in unit.parameters}) for unit in units)
+    each = [(kind_of_unit(unit), update.keys() & {one.name for one in unit.parameters}) for unit in units]
+    each += [(kind_in_head(name), {name}) for name in sorted(update.keys() & head)]
     for kind, names in (("units", update.keys() - head), (HEAD_NORM, update.keys() & head), *each):
         size = sum(update[name].size for name in names)
         if size:
@@ -74,7 +81,7 @@ def beyond(update: Norms, usual: Norms, bound: float) -> str | None:
     """Name the part of an update that goes more than `bound` times as far as usual, in words; None where none does."""
     by_unit = any(kind.startswith(_UNIT) for kind in update)
     for kind, norm in update.items():
-        if kind == "units" and by_unit:
+        if (kind == "units" and by_unit) or kind.startswith(_OF_HEAD):
             continue
         median, most = usual.get(kind, 0.0), bound
         if kind.startswith(_UNIT) and kind not in usual:

@@ -16,10 +16,11 @@ from edge_client.training.features import Moments, moments_in
 from server.aggregation.units import WEIGHT_BOUND
 from server.jobs.settings import JobSettings
 from server.strategy import features
+from server.strategy.bias import BiasBound
 from server.strategy.class_correction import ClassCorrection
 from server.strategy.mean import Holder, Mean, bounded, mean_steps, weights_of
 from server.strategy.moments import believed, change_in
-from server.strategy.outliers import HEAD_NORM, beyond, usual
+from server.strategy.outliers import FEWEST_NORMS, HEAD_NORM, beyond, usual
 from server.strategy.state import ServerState, apply_change
 from server.strategy.strategy import RoundContext, Strategy
 from server.strategy.updates import Contribution, Outcome
@@ -65,9 +66,10 @@ class WeightedMean(Strategy):
         lengths = usual([update.norms for update in taken], fewest=1)
         mean, told = Mean(start.weights), list[Moments]()
         correction = ClassCorrection(start, settings, manifest, lengths)
+        bias = BiasBound(start, manifest, lengths if len(taken) >= FEWEST_NORMS else {})
         each = weights_of(holders(taken, manifest), settings.weight_bound, manifest)
         for update, weights in zip(taken, each, strict=True):
-            tensors = update.tensors()
+            tensors = bias.read(update)
             mean.add(correction.corrected(tensors, weights, update.norms), weights)
             told.append(moments_in(tensors, update.report.measured))
         changes, spec = mean.changes(), manifest.features

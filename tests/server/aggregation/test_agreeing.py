@@ -30,7 +30,8 @@ def test_a_minority_that_goes_the_other_way_by_hand():
     away = parted(products, 2)
     assert list(away) == [False, False, False, True, True]
     assert between(products, away) == -9 * 3 * 2
-    assert by_chance(5, 400) == pytest.approx(0.5 * 5**1.5 / 20 + 0.2 * 25 / 400)
+    assert of_one(products, away, 400) == pytest.approx(-2 * (3 * 9 * 2 * 25 / 400) ** 0.5)
+    assert -9 * 3 * 2 < by_chance(products, 400, 2) < 0
     assert opposed(said, nobody(said)) == {3: pytest.approx(-0.6), 4: pytest.approx(-0.6)}
 
 
@@ -57,6 +58,34 @@ def test_of_two_who_share_what_nobody_else_has_none_is_left_out():
     said[:4, 0] = 1
     said[4:, 1] = 1, -1
     assert not opposed(said, nobody(said))
+
+
+def test_who_is_parted_off_with_others_and_goes_against_nobody_by_itself_is_heard():
+    """Its cosine is within what independent devices have."""
+    said = np.zeros((7, 400))
+    said[:4, 0], said[4:6, 0], said[6, 0], said[6, 1] = 3, -3, -0.1, 3
+    assert set(opposed(said, np.arange(7) > 3)) == {4, 5}
+    said[6, 0] = -0.3
+    assert set(opposed(said, np.arange(7) > 3)) == {4, 5, 6}
+
+
+def test_who_clearly_contradicts_two_of_many_goes_against_them():
+    """Its cosine with the others' sum is within chance, as it has no class in common with most of them."""
+    said = np.zeros((10, 400))
+    said[:5, 0], said[7:9, 0] = 3, -3
+    said[5, 5] = said[6, 6] = said[9, 9] = 1
+    said[9, 5] = -0.15
+    assert set(opposed(said, np.arange(10) > 6)) == {7, 8}
+    said[9, 6] = -0.15
+    assert set(opposed(said, np.arange(10) > 6)) == {7, 8, 9}
+
+
+def test_who_goes_along_with_those_who_are_left_out_is_left_out_beside_them():
+    said = np.zeros((7, 400))
+    said[:4, 0], said[4:6, 0], said[6, 0], said[4:, 1] = 3, -3, -0.1, 3
+    assert set(opposed(said, np.arange(7) > 3)) == {4, 5, 6}
+    said[6, 0] = 0.1
+    assert set(opposed(said, np.arange(7) > 3)) == {4, 5}, "it does not go against the others"
 
 
 def test_a_still_fleet_has_no_minority():
@@ -144,10 +173,10 @@ def test_malicious_devices_that_were_left_out_do_not_frame_others():
 def test_who_was_left_out_comes_back_by_the_bound_of_one_parting():
     said = np.eye(5, 200)
     said[:3, -1], said[3:, -1] = 0.255, -0.255
-    assert of_one(2, 5, 200) == pytest.approx(2 * (6 / 200) ** 0.5)
-    assert of_one(2, 5, 200) < 6 * 0.255**2 / (1 + 0.255**2) < by_chance(5, 200)
+    products, side = said @ said.T, np.arange(5) > 2
+    assert by_chance(products, 200, 2) < between(products, side) < of_one(products, side, 200)
     assert not opposed(said, nobody(said))
-    assert opposed(said, np.arange(5) > 2).keys() == {3, 4}
+    assert opposed(said, side).keys() == {3, 4}
 
 
 def test_who_repents_is_heard_again():

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from server.aggregation.agreeing import opposed
-from server.aggregation.memory import KEPT_DEVICES, MOST_NUMBERS, Fingerprints, shortened
+from server.aggregation.memory import KEPT_DEVICES, MOST_NUMBERS, Fingerprints, left_out, shortened
 from server.aggregation.memory import heard as heard_of
 
 
-def nobody(sums, left_out, freedom):
+def nobody(sums, out, freedom):
     return {}
 
 
@@ -38,8 +38,8 @@ def test_sums_are_by_device_and_none_says_more_than_the_median():
 def test_who_was_left_out_is_told_to_the_rule_and_does_not_say_how_far_a_round_goes():
     asked = []
 
-    def last(sums, left_out, freedom):
-        asked.append(list(left_out))
+    def last(sums, out, freedom):
+        asked.append(list(out))
         return {len(sums) - 1: -0.5}
 
     said = rows([1, 0], [1, 0], [1, 0], [-1, 0])
@@ -48,6 +48,53 @@ def test_who_was_left_out_is_told_to_the_rule_and_does_not_say_how_far_a_round_g
     second = heard(last, first.sums, 1, ["d", "a", "b", "c"], said[[3, 0, 1, 2]])
     assert asked == [[False] * 4, [True, False, False, False]]
     np.testing.assert_allclose(sum_of(second.sums, "a"), [2, 0])
+
+
+def test_who_goes_with_all_others_that_are_heard_agrees_with_them_clearly_or_not():
+    """Independent fingerprints of 100 numbers have cosines with a standard deviation of .1."""
+    said = np.zeros((5, 100))
+    said[:, 0], said[:3, 1] = (1, 1, 0.3, 0.1, -1), (0, 0, 0.95)
+    said[3, 2] = 0.99
+    found = heard(lambda *_: {4: -0.9}, {}, 0, list("abcde"), said)
+    assert found.agreeing == {0, 1, 2}
+    assert heard(nobody, found.sums, 1, ["d"], said[3:4]).agreeing == set()
+    assert heard(nobody, {}, 0, ["a"], said[:1]).agreeing == set(), "there are no others"
+
+
+def test_who_goes_against_its_own_rounds_is_left_out_until_it_no_longer_does():
+    """The bound is a cosine of -.3 here: three standard deviations in 100 dimensions."""
+    truth = np.zeros((5, 100))
+    truth[:, 0] = 1
+    turned = truth.copy()
+    turned[4] = -truth[4]
+    state = heard(nobody, {}, 0, list("abcde"), truth).sums
+    found = heard(nobody, state, 1, list("abcde"), turned)
+    assert found.turned == {4: -1}
+    assert not found.away
+    assert left_out(found.sums) == ["e"]
+    assert left_out(heard(nobody, found.sums, 2, list("abcd"), truth[:4]).sums) == ["e"], "of its last round"
+    turned[4, :2] = -0.29, 0.96
+    assert not heard(nobody, found.sums, 2, list("abcde"), turned).turned, "no further than by chance"
+    assert not heard(nobody, state, 1, ["v", "w", "x", "y", "z"], turned).turned, "they are new"
+
+
+def test_a_fleet_that_goes_too_far_and_back_leaves_nobody_out():
+    truth = np.ones((5, 100))
+    state = heard(nobody, {}, 0, list("abcde"), truth).sums
+    back = truth * [[-1], [-1], [1], [1], [1]]
+    assert heard(nobody, state, 1, list("abcde"), back).turned.keys() == {0, 1}
+    back[2] *= -1
+    assert not heard(nobody, state, 1, list("abcde"), back).turned
+
+
+def test_who_lied_first_may_tell_the_truth_now():
+    """A device that the judge left out for its sum is not compared with this sum."""
+    said = np.ones((5, 100))
+    state = heard(lambda *_: {0: -0.5}, {}, 0, list("abcde"), said * [[-1], [1], [1], [1], [1]]).sums
+    assert not heard(nobody, state, 1, list("abcde"), said).turned
+    again = heard(lambda *_: {0: -0.5}, state, 1, list("abcde"), said)
+    assert again.away.keys() == {0}
+    assert not again.turned
 
 
 def test_few_malicious_devices_of_a_fleet_are_few_where_most_of_a_round_are_they():
@@ -68,12 +115,12 @@ def test_rounds_after_which_a_fleet_stands_still_part_no_honest_devices():
     rng = np.random.default_rng()
     common, own = rng.normal(size=50), rng.normal(size=(10, 50)) * 2
     own -= own.mean(0)
-    state, left_out, plain = {}, 0, np.zeros((10, 50))
+    state, away, plain = {}, 0, np.zeros((10, 50))
     for number in range(60):
         said = common * (number < 5) + own
         found = heard(opposed, state, number, [str(device) for device in range(10)], said)
-        state, left_out, plain = found.sums, left_out + len(found.away), plain + said
-    assert left_out == 0
+        state, away, plain = found.sums, away + len(found.away) + len(found.turned), plain + said
+    assert away == 0
     assert opposed(plain, np.zeros(10, bool), 50), "a plain sum would have parted them"
 
 

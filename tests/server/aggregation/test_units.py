@@ -6,7 +6,7 @@ import pytest
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
 from server.aggregation.registry import AGGREGATION_RULES
-from server.aggregation.units import KEPT_SIZES, combined, in_words
+from server.aggregation.units import KEPT_SIZES, MOST_PULL, Heads, combined, in_words
 from server.strategy.mean import Mean
 
 
@@ -122,6 +122,15 @@ def test_whoever_goes_far_in_half_of_its_parts_is_left_out_of_all(manifest, star
         np.testing.assert_allclose(found.change[one.name], 0.1, atol=1e-6)
 
 
+def test_whoever_goes_far_and_is_judged_to_agree_is_heard_and_shortened(manifest, start):
+    updates = [update(manifest, start, [0], 0.1) for _ in range(3)] + [update(manifest, start, [0], -0.5, -0.9)]
+    own = [dict.fromkeys(sent, 1.0) for sent in updates]
+    found = combined(AGGREGATION_RULES["agreeing"], start, {}, updates, own, manifest, agreeing=frozenset([3]))
+    for name in [*unit(manifest, 0), *(one.name for one in manifest.head)]:
+        np.testing.assert_allclose(found.change[name], (3 * 0.1 - 0.1) / 4, atol=1e-6)
+    assert found.odd.keys() == {3}
+
+
 def test_where_most_would_be_left_out_each_unit_goes_by_itself(manifest, start):
     updates = [update(manifest, start, [0], *moved) for moved in ((0.7, 0.1), (0.1, 0.7), (0.2, 0.2))]
     found = come(manifest, start, "clipped", updates)
@@ -145,18 +154,37 @@ def test_honest_devices_that_go_far_in_one_unit_do_not_save_malicious_ones(manif
         np.testing.assert_allclose(found.change[name], 0.1, atol=1e-6)
 
 
-def test_heads_that_are_alike_in_what_is_compared_are_heard_and_shortened(manifest, start):
-    """As those of devices whose texts are of a few classes."""
+def head_changes(manifest, start, updates):
+    """All numbers of the heads' changes, one row for each update."""
+    return np.stack(
+        [np.concatenate([(own[one.name] - start[one.name]).ravel() for one in manifest.head]) for own in updates]
+    )
+
+
+@pytest.mark.parametrize(("rule", "shortened"), [("agreeing", MOST_PULL * 0.1), ("clipped", 0.1)])
+def test_heads_that_are_alike_in_what_is_compared_are_heard_and_shortened(manifest, start, rule, shortened):
+    """Devices whose texts are of few classes send such heads; a rule that judges whole devices shortens them less."""
     updates = [update(manifest, start, [], 0.0, head) for head in (0.1, 0.1, 0.1, -0.1, 0.5)]
-    found = come(manifest, start, "agreeing", updates, heads=np.ones((5, 3)))
+    heads = Heads(np.ones((5, 3)), head_changes(manifest, start, updates))
+    found = come(manifest, start, rule, updates, heads=heads)
     assert not found.odd
     for one in manifest.head:
-        np.testing.assert_allclose(found.change[one.name], (3 * 0.1 - 0.1 + 0.1) / 5, atol=1e-6)
+        np.testing.assert_allclose(found.change[one.name], (3 * 0.1 - 0.1 + shortened) / 5, atol=1e-6)
+
+
+def test_what_is_compared_of_heads_is_shortened_to_the_median_of_it(manifest, start):
+    updates = [update(manifest, start, [], 0.0, head) for head in (0.1, 0.2, 0.3, 0.4, 0.4)]
+    lengths = np.array([1.0, 1.0, 1.0, 0.5, 2.0])
+    heads = Heads(np.outer(lengths, [0.6, 0.8]), 0 * head_changes(manifest, start, updates))
+    found = come(manifest, start, "agreeing", updates, heads=heads)
+    for one in manifest.head:
+        np.testing.assert_allclose(found.change[one.name], (0.1 + 0.2 + 0.3 + 0.4 + 0.4 / 2) / 5, atol=1e-6)
 
 
 def test_heads_that_are_far_in_what_is_compared_are_left_out_of_all(manifest, start):
     updates = [update(manifest, start, [0], change) for change in (0.1, 0.1, 0.1, 0.2)]
-    heads = np.array([[1.0, 0.1], [1.0, -0.1], [1.0, 0.0], [-4.0, 0.0]])
+    compared = np.array([[1.0, 0.1], [1.0, -0.1], [1.0, 0.0], [-4.0, 0.0]])
+    heads = Heads(compared, 0 * head_changes(manifest, start, updates))
     found = come(manifest, start, "agreeing", updates, heads=heads)
     assert {place: in_words(parts) for place, parts in found.odd.items()} == {
         3: "its head goes 4.0 times as far as is usual and against the others (cosine -1.00)"
@@ -167,6 +195,7 @@ def test_heads_that_are_far_in_what_is_compared_are_left_out_of_all(manifest, st
 
 def test_of_two_heads_what_is_compared_says_nothing(manifest, start):
     updates = [update(manifest, start, [], 0.0, head) for head in (0.1, 0.2)]
-    one, other = (come(manifest, start, "agreeing", updates, heads=heads) for heads in (None, np.eye(2)))
+    compared = Heads(np.eye(2), head_changes(manifest, start, updates))
+    one, other = (come(manifest, start, "agreeing", updates, heads=heads) for heads in (None, compared))
     for name, value in one.change.items():
         np.testing.assert_array_equal(value, other.change[name])

@@ -234,10 +234,12 @@ def lying(server, rule, **settings):
 
 
 AS_IT_IS = {"units": {"kind": "fedavg"}, "head": {"kind": "fedavg"}}
+MEAN = ((7 * 0.1 - 3 * 0.5) / 10 + (7 * 0.1 - 3 * 2 * 0.1) / 10) / 2
+"""The mean move of the head's weight and of its bias, which no device moves further than twice the median one."""
 
 
 @pytest.mark.parametrize(
-    ("rule", "moved"), [("mean", -0.08), ("agreeing", 0.1), ("clipped", 0.1), ("trimmed", 0.1), ("median", 0.1)]
+    ("rule", "moved"), [("mean", MEAN), ("agreeing", 0.1), ("clipped", 0.1), ("trimmed", 0.1), ("median", 0.1)]
 )
 def test_three_malicious_devices_of_ten(server, bundle_name, rule, moved):
     server.bundle = bundle_name
@@ -254,12 +256,28 @@ def test_an_operator_is_told_who_lies(server, bundle_name, rule, caplog):
         (device.id, f"board-{number}") for number, device in enumerate(devices) if number > 6
     ]
     far = "its head goes 5.0 times as far as is usual and against the others"
-    told = {"what it says goes against the others", far} if rule == "agreeing" else {far}
+    told = {"its update goes against the others' in all of its rounds", far} if rule == "agreeing" else {far}
     whys = [one["why"] for one in result["outlying"]]
     assert all(any(why.startswith(words) for words in told) for why in whys)
     assert all(any(why.startswith(words) for why in whys) for words in told)
     assert server.job()["metrics"]["outliers"] == 3
     assert f"job job: round 1: an outlier, {devices[9].id} (board-9): {whys[2]}" in caplog.text
+
+
+def test_an_operator_is_told_who_told_the_truth_and_lies_now(server, bundle_name):
+    server.create_job(bundle_name, per_round=5, over_selection=1, aggregation="agreeing", optimizers=AS_IT_IS)
+    devices = [server.device(f"board-{number}") for number in range(5)]
+    for last in (0.1, -0.1):
+        server.advance()
+        tasks = [device.task() for device in devices]
+        for device, task, change in zip(devices, tasks, (0.1, 0.1, 0.1, 0.1, last), strict=True):
+            device.send(task, device.update(task, change))
+        server.advance()
+    rounds_of_job = server.call("GET", "/v1/jobs/job/rounds").json()  # the newest comes first
+    second, first = (row["result"].get("outlying", []) for row in rounds_of_job[-2:])
+    assert not first
+    assert [one["name"] for one in second] == ["board-4"]
+    assert second[0]["why"].startswith("its update goes against its own in earlier rounds (cosine -1.00)")
 
 
 def test_the_mean_tells_of_nobody(server, bundle_name):

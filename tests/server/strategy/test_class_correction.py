@@ -19,8 +19,7 @@ MEASURED = JobSettings(
 
 @pytest.fixture
 def manifest(bundle):
-    with Bundle.open(bundle) as opened:
-        return opened.manifest
+    return Bundle.open(bundle).manifest
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from edge_client.bundle import manifest as manifests
 from edge_client.bundle.manifest import FILE_NAME
 from edge_client.training.features import moments_of
 from server.strategy import features
-from server.strategy.fingerprints import compared_heads, fingerprints, is_whole_head
+from server.strategy.fingerprints import compared_heads, fingerprints, is_whole_head, pulls_of_heads
 
 
 @pytest.fixture
@@ -52,6 +52,28 @@ def test_how_many_examples_a_class_has_says_nothing(manifest, start, rows):
     bare = msgspec.structs.replace(manifest, features=msgspec.structs.replace(spec, bias=""))
     said = compared_heads(start, known(rows), [one, other], bare)
     np.testing.assert_allclose(said[0], said[1], atol=1e-2 * np.abs(said).max())
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_what_is_compared_and_what_it_leaves_out_are_the_whole_change(manifest, start, rows, has_bias):
+    """Compare a change's two parts alone: the one that is left out is zero there, and the other is the whole."""
+    spec, moments = manifest.features, known(rows)
+    if not has_bias:
+        only = [one for one in manifest.head if one.name == spec.weight]
+        manifest = msgspec.structs.replace(manifest, head=only, features=msgspec.structs.replace(spec, bias=""))
+    rng = np.random.default_rng()
+    weight = rng.normal(size=start[spec.weight].shape)
+    whole = sent(start, spec, weight, rng.normal(size=len(weight)))
+    (pull,) = pulls_of_heads(start, moments, [whole], manifest)
+    named, place = dict(start), 0
+    for one in manifest.head:
+        named[one.name] = start[one.name] + pull[place : place + one.size].reshape(one.shape)
+        place += one.size
+    rest = {name: start[name] + (whole[name] - named[name]) for name in start}
+    said = compared_heads(start, moments, [whole, named, rest], manifest)
+    largest = np.abs(said).max()
+    np.testing.assert_allclose(said[1], 0, atol=1e-3 * largest)
+    np.testing.assert_allclose(said[2], said[0], atol=1e-3 * largest)
 
 
 def test_a_product_is_how_much_a_step_lowers_anothers_loss(manifest, start, rows):

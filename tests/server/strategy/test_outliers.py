@@ -14,7 +14,7 @@ START = {"a": np.zeros(2, np.float32), "b": np.ones(1, np.float32), "head": np.z
 def test_norms_are_of_a_weight_apart_for_units_and_head():
     update = {"a": np.array([3, 4], np.float32), "head": np.array([2], np.float32)}
     found = norms(update, START, frozenset({"head"}))
-    assert found == {"units": (25 / 2) ** 0.5, "head": 2.0}
+    assert found == {"units": (25 / 2) ** 0.5, "head": 2.0, "of head head": 2.0}
 
 
 def test_only_what_is_far_beyond_the_median_is_refused():

@@ -53,8 +53,8 @@ def installed(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("installed")
 def test_a_strategy_of_another_distribution_makes_the_next_weights(bundle):
     """Against FedAdam of the mean, worked out here, of which the long update has no more than the median's length."""
-    with Bundle.open(bundle) as opened:
-        manifest, start = opened.manifest, opened.initial_adapter()
+    opened = Bundle.open(bundle)
+    manifest, start = opened.manifest, opened.initial_adapter()
     settings = JobSettings(strategy=NAME)
     rng = np.random.default_rng(0)
     changes = [{name: rng.standard_normal(value.shape, np.float32) for name, value in start.items()} for _ in range(3)]

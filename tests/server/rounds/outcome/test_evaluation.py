@@ -37,7 +37,8 @@ def upload(server, rows):
 
 
 def predictions(bundle, weights):
-    with Bundle.open(bundle) as opened, open_runtime("onnx", opened.folder) as runtime:
+    opened = Bundle.open(bundle)
+    with open_runtime("onnx", opened.folder) as runtime:
         encoder = TextEncoder(opened.tokenizer(), opened.manifest, 2, 8)
         stepper = Stepper(opened.manifest, runtime, "onnx", 2, 8)
         found = []
@@ -112,8 +113,8 @@ def test_the_task_layer_is_measured_without_the_units_too(server, bundle, bundle
     rows = [{"text": text, "label": LABELS[number % 3]} for number, text in enumerate(TEXTS)]
     server.create_job(bundle_name, per_round=1, over_selection=1, rounds=7, held_out=upload(server, rows))
     server.advance()
-    with Bundle.open(bundle) as opened:
-        initial, head = opened.initial_adapter(), opened.manifest.head_names
+    opened = Bundle.open(bundle)
+    initial, head = opened.initial_adapter(), opened.manifest.head_names
     expected, rng = {}, np.random.default_rng()
     for number in range(1, 8):
         task = device.task()
@@ -258,7 +259,8 @@ def test_answers_are_scored_as_squad_does(server, exported_once):
     server.advance()
     device.send(task := device.task(), content := device.update(task, 0.0))
     server.advance()
-    with Bundle.open(bundle) as opened, open_runtime("onnx", opened.folder) as runtime:
+    opened = Bundle.open(bundle)
+    with open_runtime("onnx", opened.folder) as runtime:
         kind = TASK_TYPES["qa"]
         stepper = Stepper(opened.manifest, runtime, "onnx", 2, 16)
         encoder = TextEncoder(opened.tokenizer(), opened.manifest, 2, 16)

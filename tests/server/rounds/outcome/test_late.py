@@ -289,7 +289,7 @@ def test_late_devices_are_judged_by_what_they_say_of_the_weights_they_began_with
     assert result["stale"] == {"0": 4, "1": 2}
     ((device, why),) = [(one["device"], one["why"]) for one in result["outlying"]]
     assert device == liar.id
-    assert why.startswith("what it says goes against the others")
+    assert why.startswith("its update goes against the others")
 
 
 def test_all_units_have_their_turn_though_one_device_keeps_its_place(server, bundle_name):
