@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 from fleet import machine, read_rows, write_rows
-from poison import FLEETS, LYING, TRAINED, WITHOUT, Said, fleet_of, honest_among, lied
+from poison import FLEETS, LYING, TRAINED, WITHOUT, Liar, Said, fleet_of, honest_among, seeds
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.manifest import Manifest
@@ -101,8 +101,8 @@ class Device(NamedTuple):
 
     features: Array
     labels: Array
-    lie: str
-    """Name what the device lies about; empty for an honest one."""
+    liar: Liar | None
+    """The liar that replaces its messages; None for an honest device."""
 
     def update(self, weights: Weights, known: Encoded, seed: int) -> Weights:
         """Return the update after a pass over its rows."""
@@ -128,7 +128,7 @@ class Device(NamedTuple):
         steps = -(-len(self.labels) // known.settings.training.batch)
         report = {"examples": len(self.labels), "steps": steps, "loss": 0.0, "measured": moments.rows}
         said = Said(self.update(weights, known, seed) | moments.tensors, report)
-        return lied(self.lie, weights, said, known.manifest.features, done) if self.lie else said
+        return self.liar.said(weights, said, known.manifest.features, done) if self.liar else said
 
 
 def devices_of(known: Encoded, options: argparse.Namespace, kind: str) -> list[Device]:
@@ -139,7 +139,7 @@ def devices_of(known: Encoded, options: argparse.Namespace, kind: str) -> list[D
         share = TRAINED * _size_of(number, options)
         chosen = np.random.default_rng(number).permutation(len(part))[: max(1, round(share * len(part)))]
         lies = kind in LYING and number >= options.clients - options.malicious
-        found.append(Device(features[chosen], labels[chosen], kind if lies else ""))
+        found.append(Device(features[chosen], labels[chosen], Liar(kind) if lies else None))
     return found
 
 
@@ -188,6 +188,7 @@ def main() -> None:
     parser.add_argument("--fleets", default=",".join(FLEETS), help="or lies of poison.py beside updates")
     parser.add_argument("--alphas", default="1,0.1", help="of Dirichlet splits")
     parser.add_argument("--seeds", type=int, default=3, help="so many splits of each")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first split's number")
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--malicious", type=int, default=3)
     parser.add_argument("--examples", type=int, default=100, help="of each device")
@@ -199,20 +200,24 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    known, found = encoded(options), dict[str, dict[str, float]]()
+    known, splits, found = encoded(options), seeds(options), dict[str, dict[str, float]]()
     cases = [
         (WITHOUT, "mean"),
         *((kind, rule) for rule in options.rules.split(",") for kind in options.fleets.split(",")),
     ]
+    best = np.zeros(len(splits))  # of the fleets without malicious devices, which come first
     for alpha in options.alphas.split(","):
         for kind, rule in cases:
             runs = []
-            for seed in range(options.seeds):
+            for seed in splits:
                 options.alpha, options.seed = float(alpha), seed
                 runs.append(played(known, options, kind, rule))
             name = f"alpha {alpha} {kind} {rule}"
             found[name] = {key: round(float(np.mean([run[key] for run in runs])), 4) for key in runs[0]}
-            found[name]["least"] = round(min(run["accuracy"] for run in runs), 4)
+            accuracies = np.array([run["accuracy"] for run in runs])
+            best = accuracies if kind == WITHOUT else best
+            found[name]["least"] = round(float(accuracies.min()), 4)
+            found[name]["most_lost"] = round(float((best - accuracies).max()), 4)
             if not options.json:
                 print(f"  {name:<32} {found[name]}", flush=True)
     print(json.dumps(found) if options.json else machine())

@@ -7,11 +7,12 @@
 send what they found and lie in what they tell beside it: in the moments of features, `pointed` without measure along
 what the head's step needs, `loud` in all, each as large as the server takes, `near` as far as it is just believed;
 `counted` in their examples and steps; `leaning` in what their classes explain. `turning` knows the rule that judges
-devices by all of their rounds: it tells the truth for a third of them and then sends the opposite, as long as it is
-heard. Beside them `honest`, the fleet in which nobody lies, and `without`, the fleet without the three, by the plain
-mean. Each seed splits the data otherwise. In the simulator; with `--bundle` on a real server, with a process for each
-device. The same command goes on where it stopped. `--malicious 0 --fleets honest --rules mean` says whether real
-devices end where simulated ones do.
+devices by all of their rounds: it tells the truth for a third of them and then sends the opposite. `bending` knows too
+that a device must not contradict its own earlier updates: it sends the opposite without its part along them. Beside
+them `honest`, the fleet in which nobody lies, and `without`, the fleet without the three, by the plain mean. Each seed
+splits the data otherwise. In the simulator; with `--bundle` on a real server, with a process for each device. The same
+command goes on where it stopped. `--malicious 0 --fleets honest --rules mean` says whether real devices end where
+simulated ones do.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ TURNS = 1 / 3
 TRAINED = 0.8
 """The share of a device's rows, as in a simulation."""
 FLEETS = "honest", "negated", "flipped"
-CLAIMS = "pointed", "loud", "near", "counted", "leaning", "turning"
-"""Lies that leave the update as it is, or as long as it is."""
+CLAIMS = "pointed", "loud", "near", "counted", "leaning", "turning", "bending"
+"""Lies that leave the update as it is, or no longer than it is."""
 LYING = "negated", *CLAIMS
 """Fleets of which some devices send what they did not find."""
 WITHOUT = "without"
@@ -69,22 +70,46 @@ class Said(NamedTuple):
     report: dict[str, Any]
 
 
-def lied(kind: str, start: Weights, said: Said, spec: FeatureSpec | None, done: float) -> Said:
-    """Replace a device's honest message by a lie, after a share of the job's rounds."""
-    if kind == "counted":
-        return Said(said.tensors, said.report | {"examples": 10**6, "steps": 10**6})
-    if kind == "leaning" and spec is not None and spec.bias:
-        bias = start[spec.bias] - np.float32(LEANING) * (said.tensors[spec.bias] - start[spec.bias])
-        return Said({**said.tensors, spec.bias: bias}, said.report)
-    if kind == "negated":
-        return Said(_along(start, said.tensors, FACTOR), said.report)
-    if kind == "turning":
-        return Said(_along(start, said.tensors, 1.0 if done < TURNS else -1.0), said.report)
-    if kind in ("pointed", "loud", "near") and spec is not None and MEAN in said.tensors:
-        own = moments_in(said.tensors, said.report["measured"])
-        moments = told_of_features(kind, start, said.tensors, own, spec)
-        return Said(said.tensors | moments.tensors, said.report)
-    return said
+class Liar:
+    """A device that replaces its honest messages by lies of one kind."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._told: Weights = {}
+        """The sum of its honest changes, which a device that is `bending` keeps."""
+
+    def said(self, start: Weights, said: Said, spec: FeatureSpec | None, done: float) -> Said:
+        """Return the lie, after a share of the job's rounds."""
+        report = said.report | {"examples": 10**6, "steps": 10**6} if self._kind == "counted" else said.report
+        return Said(self._tensors(start, said, spec, done), report)
+
+    def _tensors(self, start: Weights, said: Said, spec: FeatureSpec | None, done: float) -> Weights:
+        match self._kind:
+            case "negated":
+                return _along(start, said.tensors, FACTOR)
+            case "turning":
+                return _along(start, said.tensors, 1.0 if done < TURNS else -1.0)
+            case "bending":
+                return self._bent(start, said.tensors, done)
+            case "leaning" if spec is not None and spec.bias:
+                bias = start[spec.bias] - np.float32(LEANING) * (said.tensors[spec.bias] - start[spec.bias])
+                return {**said.tensors, spec.bias: bias}
+            case "pointed" | "loud" | "near" if spec is not None and MEAN in said.tensors:
+                own = moments_in(said.tensors, said.report["measured"])
+                return said.tensors | told_of_features(self._kind, start, said.tensors, own, spec).tensors
+            case _:
+                return said.tensors
+
+    def _bent(self, start: Weights, sent: Weights, done: float) -> Weights:
+        """Reverse the update but for its part along the device's earlier honest changes."""
+        changes = {name: value - start[name] for name, value in sent.items() if not name.startswith(FEATURES)}
+        if done < TURNS:
+            self._told = {name: self._told.get(name, 0.0) + change for name, change in changes.items()}
+            return sent
+        along = sum(float(np.vdot(changes[name], told)) for name, told in self._told.items())
+        along /= sum(float(np.vdot(told, told)) for told in self._told.values())
+        bent = {name: start[name] + along * self._told[name] - change for name, change in changes.items()}
+        return {**sent, **{name: value.astype(np.float32) for name, value in bent.items()}}
 
 
 def _along(start: Weights, sent: Weights, factor: float) -> Weights:
@@ -160,7 +185,7 @@ class Malicious(Alone):
 
     def __init__(self, worker: Worker, malicious: frozenset[int], kind: str, rounds: int) -> None:
         super().__init__(worker)
-        self._malicious, self._kind, self._rounds = malicious, kind, rounds
+        self._liars, self._rounds = {client: Liar(kind) for client in malicious}, rounds
         self._spec = worker.manifest.features
 
     def call(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -169,7 +194,7 @@ class Malicious(Alone):
             return found
         return [
             [
-                self._lied(call[1], member, one) if member.client in self._malicious else one
+                self._lied(call[1], member, one) if member.client in self._liars else one
                 for member, one in zip(call[0], group, strict=True)
             ]
             for call, group in zip(calls, found, strict=True)
@@ -177,7 +202,7 @@ class Malicious(Alone):
 
     def _lied(self, start: Weights, member: ClientPart, one: Trained) -> Trained:
         done = (member.task.round - 1) / self._rounds
-        said = lied(self._kind, start, Said(one.update, one.report), self._spec, done)
+        said = self._liars[member.client].said(start, Said(one.update, one.report), self._spec, done)
         return replace(one, update=said.tensors, report=said.report)
 
 
@@ -223,7 +248,7 @@ def lie() -> None:
 
     def lying(task: Any, model: Any, weights: Weights, *others: Any, **more: Any) -> Any:
         update = honest(task, model, weights, *others, **more)
-        said = lied("negated", weights, Said(update.tensors, {}), None, 0.0)
+        said = Liar("negated").said(weights, Said(update.tensors, {}), None, 0.0)
         return update._replace(tensors=said.tensors)
 
     participation.client_round = lying
@@ -299,7 +324,7 @@ def cases(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def seeds(options: argparse.Namespace) -> range:
-    return range(options.seeds)
+    return range(options.first_seed, options.first_seed + options.seeds)
 
 
 def table(found: dict[str, dict[str, Any]], options: argparse.Namespace) -> str:
@@ -335,6 +360,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="of a simulated example")
     parser.add_argument("--test-examples", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=1, help="so many splits")
+    parser.add_argument("--first-seed", type=int, default=0, help="the first split's number")
     parser.add_argument("--settings", default="{}", help="other settings of the job, as JSON")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
