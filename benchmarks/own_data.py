@@ -13,7 +13,7 @@ held out. Needs the extras `demo` and `server`; some minutes on two cores.
 
 A few rows held out say little: of 55, one is 1.8 points. `--draws N` plays N users, the first as above and the others
 with other rows to learn from: as many of the file, and the rest held out; or `--take M` of a folder's training rows,
-and its test rows held out. The difference is taken in each draw, on the same rows, and its mean has a standard error.
+and its test rows held out. Differences are taken in each draw, on the same rows, and their means have standard errors.
 
 `--each N` makes a set of N rows for each value of a column of a folder's rows, and holds others out; `--divide K` cuts
 each class into K by the words of its texts. With it and always, logistic regression in one place is measured too: on
@@ -42,6 +42,7 @@ from small_sets import MeanFeatures, made, regression
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from edge_client.checkpoints import local_model
+from edge_client.commands.interrupts import end_as_interrupted
 from server.cli.connection import Access, Administrator
 from server.project.file import FILE, written
 from server.project.file import read as read_project
@@ -251,11 +252,20 @@ def drawn(options: argparse.Namespace, number: int) -> Result:
         return replace(result, in_one_place=OnePlace(project).best(*halves(project), project.file.job.rounds))
 
 
-def behind(results: Sequence[Result]) -> tuple[float, float | None]:
-    """Return how much the accuracy is above that in one place, and how far a mean of so many draws may be off."""
-    apart = [one.accuracy - one.in_one_place for one in results if one.in_one_place is not None]
-    error = float(np.std(apart, ddof=1) / np.sqrt(len(apart))) if len(apart) > 1 else None
-    return float(np.mean(apart)), error
+def apart(results: Sequence[Result], other: Callable[[Result], float | None]) -> tuple[float, float | None] | None:
+    """Return the mean of how much the accuracy is above another one, and its standard error; None without that."""
+    found = [one.accuracy - known for one in results if (known := other(one)) is not None]
+    if not found:
+        return None
+    return float(np.mean(found)), float(np.std(found, ddof=1) / np.sqrt(len(found))) if len(found) > 1 else None
+
+
+OTHERS: dict[str, Callable[[Result], float | None]] = {
+    "one place": lambda one: one.in_one_place,
+    "regression on the bundle's frozen features": lambda one: one.regression and one.regression[0],
+    "regression on the encoder's mean": lambda one: one.regression and one.regression[1],
+}
+"""Accuracies with which the fleet's is compared."""
 
 
 def main() -> None:
@@ -276,19 +286,22 @@ def main() -> None:
     parser.add_argument("--no-one-place", action="store_true", help="leave the comparison out")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     options = parser.parse_args()
+    end_as_interrupted()  # so that the server and its devices end too
     results = list[Result]()
     for number in range(options.draws):
         results.append(result := drawn(options, number))
         if not options.json:
             show(result)
-    apart, error = (None, None) if options.no_one_place else behind(results)
+    found = {name: both for name, other in OTHERS.items() if (both := apart(results, other)) is not None}
     if options.json:
-        summed_up = {"difference": apart, "standard_error": error, "draws": [asdict(one) for one in results]}
+        difference, error = found.get("one place", (None, None))
+        summed_up = {"difference": difference, "standard_error": error, "draws": [asdict(one) for one in results]}
         print(json.dumps(asdict(results[0]) | summed_up))
-    elif apart is not None and error is not None:
-        mean = np.mean([one.accuracy for one in results])
-        beside = f"{100 * apart:+.1f} points beside one place, standard error {100 * error:.1f}"
-        print(f"{options.draws} draws: {mean:.3f}, {beside}")
+    elif len(results) > 1:
+        print(f"{len(results)} draws: {np.mean([one.accuracy for one in results]):.3f}")
+        for name, (difference, error) in found.items():
+            beside = f"  {100 * difference:+.1f} points beside {name}"
+            print(beside if error is None else f"{beside}, standard error {100 * error:.1f}")
 
 
 def show(result: Result) -> None:

@@ -52,9 +52,12 @@ def test_other_users_have_other_rows_and_a_mean_has_an_error(tmp_path):
     assert sorted(dealt[0] + dealt[1]) == [str(number) for number in range(8)]
     assert dealt[1] != ["6", "7"]
 
-    users = [module.Result(2, 1, 1, 1, 1, accuracy, 0.8, 5, 2) for accuracy in (0.9, 0.7, 0.8)]
-    assert module.behind(users) == (pytest.approx(0), pytest.approx(0.1 / 3**0.5))
-    assert module.behind(users[:1]) == (pytest.approx(0.1), None)
+    users = [module.Result(2, 1, 1, 1, 1, accuracy, 0.8, 5, 2, (0.7, 0.6)) for accuracy in (0.9, 0.7, 0.8)]
+    means = {name: module.apart(users, other) for name, other in module.OTHERS.items()}
+    assert [mean for mean, _ in means.values()] == [pytest.approx(0), pytest.approx(0.1), pytest.approx(0.2)]
+    assert [error for _, error in means.values()] == [pytest.approx(0.1 / 3**0.5)] * 3
+    assert module.apart(users[:1], module.OTHERS["one place"]) == (pytest.approx(0.1), None)
+    assert module.apart([module.Result(2, 1, 1, 1, 1, 0.9, None, 5, 2)], module.OTHERS["one place"]) is None
 
 
 def test_members_and_others_share_no_text_and_labels_say_nothing_unless_asked(tmp_path):
