@@ -51,7 +51,7 @@ def exported(options: argparse.Namespace) -> Path:
         words = (
             "export", options.model, "--out", out, "--task", "causal-lm", "--rank", ADAPTER.rank,
             "--alpha", ADAPTER.alpha, "--target-modules", ",".join(TARGETS), "--quantize", "int8", "--target", "onnx",
-            "--batch", BATCH, "--seq", LENGTH, "--no-measure", "--verify-directions", options.verify,
+            "--batch", BATCH, "--seq", LENGTH, "--no-measure", "--verify", options.verify,
         )  # fmt: skip
         subprocess.run([*SPRY, *map(str, words)], check=True, stdout=sys.stderr)
     return out
@@ -59,8 +59,8 @@ def exported(options: argparse.Namespace) -> Path:
 
 def costs(bundle: Path, rounds: int) -> dict[str, Figures]:
     """A step of each kind through all blocks, in seconds and MB."""
-    with Bundle.open(bundle, verify=False) as opened:
-        manifest = opened.manifest
+    opened = Bundle.open(bundle, verify=False)
+    manifest = opened.manifest
     first = Chain(manifest, "onnx", *manifest.shapes[0], manifest.directions[0]).starts()[0]
     words = (
         "bench",
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="train.jsonl, test.jsonl (text, label), labels.json")
     parser.add_argument("--work", type=Path, required=True, help="what was made; the same command goes on")
     parser.add_argument("--bundle", type=Path, help="one of the cell, int8 for ONNX Runtime, that is there")
-    parser.add_argument("--verify", type=int, default=2, help="directions that the export is verified with")
+    parser.add_argument("--verify", default="auto", help="of the export")
     parser.add_argument("--repeats", type=int, default=3, help="counted steps of a kind")
     parser.add_argument("--examples", type=int, default=100, help="rows of each client")
     parser.add_argument("--held-out", type=int, default=200)

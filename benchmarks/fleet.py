@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 
@@ -45,6 +48,9 @@ class Process(processes.Process):
 class Server:
     """`uvicorn server.app:app`, which may be killed and started again on the same folder and port."""
 
+    UVICORN: ClassVar[Sequence[str]] = (sys.executable, "-m", "uvicorn")
+    """The program; tests put one in its place that has the libraries loaded."""
+
     def __init__(self, folder: Path, *before: str, host: str = "127.0.0.1", **settings: object) -> None:
         """`before` are words that the server's command follows, such as those of `NAMESPACE`."""
         self.folder = folder
@@ -60,9 +66,7 @@ class Server:
         environment = {f"SPRY_{name.upper()}": str(value) for name, value in self.settings.items()}
         command = [
             *self.before,
-            sys.executable,
-            "-m",
-            "uvicorn",
+            *self.UVICORN,
             "server.app:app",
             "--host",
             self.host,
@@ -74,7 +78,13 @@ class Server:
         processes.wait_for_server(self.url, lambda: self.process.check("the server"), self.process.log)
 
     def kill(self) -> None:
+        """Kill it, and wait until its port is closed: a process that `UVICORN` stands for may die a moment later."""
         self.process.kill()
+        until = time.monotonic() + 60
+        with suppress(OSError):
+            while time.monotonic() < until:
+                socket.create_connection((self.host, self.port), timeout=1).close()
+                time.sleep(0.01)
 
     def stop(self) -> None:
         self.process.stop()
@@ -107,8 +117,8 @@ class Client(Process):
 
 def shape_of(bundle: Path) -> dict[str, int]:
     """The first batch and length that a bundle has programs for, as a job's training settings."""
-    with Bundle.open(bundle, verify=False) as opened:
-        batch, length = opened.manifest.shapes[0]
+    opened = Bundle.open(bundle, verify=False)
+    batch, length = opened.manifest.shapes[0]
     return {"batch": batch, "length": length}
 
 

@@ -92,7 +92,7 @@ def run_export(options: argparse.Namespace, model: Path, out: Path) -> dict[str,
     command = [
         sys.executable, "-m", "server.processes", "export", str(model), "--task", "causal-lm", "--quantize", "int4",
         "--batch", "1", "--seq", str(options.seq), "--low-memory", "--no-cache", "--json", "--out", str(out),
-        "--verify-directions", str(options.directions), "--measure" if options.measure else "--no-measure",
+        "--verify", options.verify, "--measure" if options.measure else "--no-measure",
     ]  # fmt: skip
     started = time.monotonic()
     return printed(command) | {"seconds": time.monotonic() - started}
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, help="so many of the shape's blocks; all when left out")
     parser.add_argument("--work", type=Path, default=Path("large"), help="a new folder; it is removed at the end")
     parser.add_argument("--seq", type=int, default=64)
-    parser.add_argument("--directions", type=int, default=2, help="to verify with")
+    parser.add_argument("--verify", default="auto", help="of the export")
     parser.add_argument("--measure", action="store_true", help="measure programs' memory in the export too")
     parser.add_argument("--take", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--bundle", type=Path, help=argparse.SUPPRESS)

@@ -160,8 +160,8 @@ async def steady(devices: list[Device], rate: float, seconds: float) -> list[flo
 
 def canned_update(bundle: Path) -> Canned:
     """The initial weights, moved a little; the same for all who hold the same units."""
-    with Bundle.open(bundle, verify=False) as opened:
-        manifest, weights = opened.manifest, opened.initial_adapter()
+    opened = Bundle.open(bundle, verify=False)
+    manifest, weights = opened.manifest, opened.initial_adapter()
     rng = np.random.default_rng(0)
     known: dict[tuple[int, ...], bytes] = {}
     report = json.dumps({"examples": 100, "steps": 12, "loss": 1.0})
@@ -238,8 +238,8 @@ def main() -> None:
         try:
             with server.administrator() as admin:
                 name = admin.upload_bundle(options.bundle)
-                with Bundle.open(options.bundle, verify=False) as bundle:
-                    batch, length = bundle.manifest.shapes[0]
+                bundle = Bundle.open(options.bundle, verify=False)
+                batch, length = bundle.manifest.shapes[0]
                 settings = {
                     "training": {"batch": batch, "length": length},
                     "per_round": options.per_round,

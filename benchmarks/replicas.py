@@ -246,8 +246,8 @@ async def run(entry: Server, servers: list[Server], store: Store | None, options
     for device in devices:
         device.connection.close()
         device.connection = Connection(port)
-    with Bundle.open(options.bundle, verify=False) as opened:
-        fleet = Fleet(opened.manifest, devices, (0.0, 0.0) if store is None else tuple(options.training))
+    opened = Bundle.open(options.bundle, verify=False)
+    fleet = Fleet(opened.manifest, devices, (0.0, 0.0) if store is None else tuple(options.training))
     started = time.monotonic()
     running = asyncio.create_task(fleet.run())
     killing = None if store is None else asyncio.create_task(kill_in_turn(servers, store, options, fleet.over))

@@ -84,7 +84,6 @@ class WorkOptions(OptionGroup):
         str,
         typer.Option(help="auto: every program, in as few passes as needed; full: all blocks, in many passes; none."),
     ] = "auto"
-    verify_directions: Annotated[int | None, typer.Option(hidden=True)] = None
     measure: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure each program's memory.")] = True
     low_memory: Annotated[
         bool | None,
@@ -116,7 +115,6 @@ def export(
         bool, typer.Option("--random-weights", help="Export a config.json's shape with random weights.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the bundle at --out.")] = False,
-    archive: Annotated[bool, typer.Option("--zip", help="Also write the bundle as a .zip beside its folder.")] = False,
     sign: Annotated[Path | None, typer.Option(help="Sign the bundle with this key of `spry keys`.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")] = False,
 ) -> None:
@@ -142,25 +140,24 @@ def export(
         random_weights=random_weights,
         allow_fallback=programs.allow_fallback,
         verify=work.verify,  # type: ignore[arg-type] -- likewise
-        verify_directions=work.verify_directions,
         measure=work.measure,
         cache=None if work.no_cache else work.cache_dir or default_cache(),
         workers=work.workers,
         low_memory=work.low_memory,
         overwrite=overwrite,
-        archive=archive,
         sign=sign,
     )
     options.check()
-    if work.verify_directions is not None:
-        instead = "full" if work.verify_directions else "none"
-        typer.echo(f"--verify-directions goes with the next release: --verify {instead} is the way to say it", err=True)
     quiet_libraries()
     return_freed_blocks()
     from export.pipeline import export_bundle  # the libraries behind it take seconds to import
 
-    with Terminal().shown() as progress:
-        manifest = export_bundle(options, progress)
+    try:
+        with Terminal().shown() as progress:
+            manifest = export_bundle(options, progress)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped: no bundle was written to {out}", err=True)
+        raise
     if as_json:
         typer.echo(json.dumps(_summary(manifest, out) | _highest()._asdict()))
     else:

@@ -55,17 +55,12 @@ class ExportOptions:
     """The verification of every program against the model: in as few passes as its bounds need, all blocks in many, or
     none.
     """
-    verify_directions: int | None = None
-    """The number of random directions along all blocks, the option before `verify`; 0 skips verification.
-    """
     measure: bool = True
     """True if each program's memory is measured."""
     cache: Path | None = None
     workers: int = 0
     """Processes that lower segments; 0: as many as cores and memory allow."""
     overwrite: bool = False
-    archive: bool = False
-    """True if a .zip is written beside the folder."""
     sign: Path | None = None
     """The file of the key that vouches for the bundle."""
 
@@ -79,13 +74,7 @@ class ExportOptions:
     @property
     def most_directions(self) -> int:
         """Random directions that a runtime is verified with at most; 0: it is not verified."""
-        if self.verify_directions is not None:
-            return self.verify_directions
         return 0 if self.verify == "none" else _DIRECTIONS
-
-    @property
-    def archive_path(self) -> Path:
-        return self.out.with_name(f"{self.out.name}.zip")
 
     def check(self) -> None:
         """Refuse what cannot work, each with what was expected and what came."""
@@ -102,8 +91,6 @@ class ExportOptions:
             positive("cuts", [self.cuts])
         self._check_generation()
         known("verification", [self.verify], VERIFY)
-        if self.most_directions < 0:
-            raise ExportError(f"verification takes 0 directions (to skip it) or more, got {self.most_directions}")
         if min(self.lengths, default=0) < 2:
             raise ExportError(f"a sequence needs at least 2 tokens, got --seq {listed(self.lengths)}")
         if task_named(self.task).has_classes and len(self.labels) < 2:
@@ -130,8 +117,6 @@ class ExportOptions:
             raise ExportError(f"{place} is a file, so no bundle can be written below it; choose another --out")
         if not os.access(place, os.W_OK):
             raise ExportError(f"{place} cannot be written to; choose another --out")
-        if self.archive and self.archive_path.exists() and not self.overwrite:
-            raise ExportError(f"{self.archive_path} exists; choose another --out or pass --overwrite to replace it")
         if self.out.exists() and not self.overwrite:
             raise ExportError(f"{self.out} exists; choose another --out or pass --overwrite to replace it")
         if self.out.exists() and not (self.out / "manifest.json").is_file():

@@ -56,9 +56,6 @@ def export_bundle(options: ExportOptions, progress: Progress | None = None) -> m
         manifest = _finest_needed(parts, Path(cache), progress)
         if options.cache is not None:
             prune(options.cache, CACHE_LIMIT)
-    if options.archive:
-        with progress.stage("archive"):
-            pack.write_archive(options.out, options.archive_path)
     return manifest
 
 

@@ -165,7 +165,7 @@ def _scopes(parts: Parts) -> list[_Scope]:
     """
     options, chain, blocks = parts.options, parts.chain, parts.loaded.blocks
     whole = structure_of(chain.segments).segments
-    adaptive = options.verify == "auto" and options.verify_directions is None
+    adaptive = options.verify == "auto"
     few = few_segments(whole, [structure(segment) for segment in chain.segments[1:-1]]) if blocks else whole
     own = sum(segment.last_block - segment.first_block for segment in few)
     if options.low_memory and blocks:

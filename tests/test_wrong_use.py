@@ -7,7 +7,6 @@ import socket
 import stat
 import subprocess
 import sys
-import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -181,13 +180,6 @@ def test_damaged_bundles(wrong, bundle, tmp_path):
     assert "tokenizer.json is corrupt: expected sha256" in wrong("inspect", whole)
     (whole / "manifest.json").write_text("{")
     assert "manifest.json is damaged (Input data was truncated)" in wrong("inspect", whole)
-    packed = bundle.with_name(f"{bundle.name}.zip")
-    cut = tmp_path / "cut.zip"
-    cut.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
-    assert "cut.zip is not a whole .zip file" in wrong("inspect", cut)
-    with zipfile.ZipFile(tmp_path / "other.zip", "w") as other:
-        other.writestr("readme.txt", "hello")
-    assert "other.zip holds no manifest.json" in wrong("inspect", tmp_path / "other.zip")
 
 
 @pytest.fixture
@@ -204,14 +196,8 @@ def small_disk(tmp_path):
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk(wrong_alone, bundle, small_disk):
-    fill = small_disk / "fill"
-    fill.write_bytes(bytes((1 << 20) - (1 << 16)))  # where nothing can be written, Python takes another TMPDIR
-    packed = bundle.with_name(f"{bundle.name}.zip")
-    said = wrong_alone("inspect", packed, TMPDIR=small_disk)
-    assert said.startswith("No space left on device")
-    assert said.endswith("; free some space, or choose another place")
-    fill.write_bytes(bytes(1 << 20))
+def test_a_full_disk(wrong_alone, small_disk):
+    (small_disk / "fill").write_bytes(bytes(1 << 20))
     said = wrong_alone("serve", "--port", "0", "--data", small_disk / "data")
     assert "free space there" in said or "database or disk is full" in said
 

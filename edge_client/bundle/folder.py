@@ -1,18 +1,11 @@
 """A bundle on disk: opened, checked against its manifest, and read.
 
-A bundle is a folder, or a `.zip` of one that is unpacked first. Nothing outside the folder is ever read or written,
-whatever a manifest or an archive contains.
+Nothing outside a bundle's folder is ever read, whatever its manifest contains.
 """
 
 from __future__ import annotations
 
-import shutil
-import stat
-import tempfile
-import zipfile
-import zlib
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +14,6 @@ from numpy.typing import NDArray
 from edge_client.errors import BundleError, is_panic
 
 from . import manifest as manifests
-from . import signature
 from .manifest import FILE_NAME, FileSpec, Manifest, ProgramSpec
 
 if TYPE_CHECKING:
@@ -32,58 +24,30 @@ CHUNK = 1 << 20
 
 
 class Bundle:
-    """An open bundle. Closing it removes what `open` unpacked into a temporary folder."""
+    """A bundle's folder with its manifest."""
 
-    def __init__(self, folder: Path, manifest: Manifest, *, temporary: Path | None = None) -> None:
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
-        self._temporary = temporary
 
     @classmethod
-    def open(cls, path: Path | str, *, verify: bool | str = True, unpack_into: Path | str | None = None) -> Self:
-        """Open a folder or a `.zip`.
+    def open(cls, path: Path | str, *, verify: bool | str = True) -> Self:
+        """Read a bundle's manifest, and check its files.
 
         Args:
-            path: the bundle.
+            path: the bundle's folder.
             verify: compare every file with its hash; a runtime's name leaves out the files of other runtimes;
                 False checks only that files are there with the right size.
-            unpack_into: where a `.zip` is unpacked, once; a temporary folder when left out.
         """
-        path = Path(path)
-        if path.is_dir():
-            return cls._checked(path, verify)
-        if not path.exists():
-            raise BundleError(f"{path} does not exist; give the folder or .zip that `spry export` wrote")
-        if unpack_into is not None:
-            return cls._checked(unpack(path, Path(unpack_into)), verify)
-        temporary = Path(tempfile.mkdtemp(prefix="spry-"))
-        try:
-            return cls._checked(unpack(path, temporary), verify, temporary)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-
-    @classmethod
-    def _checked(cls, folder: Path, verify: bool | str, temporary: Path | None = None) -> Self:
+        folder = Path(path)
+        if not folder.is_dir():
+            raise BundleError(f"{folder} is no folder; give the folder that `spry export` wrote")
         manifest = manifests.read(folder / FILE_NAME)
         if isinstance(verify, str):
             _runtime(manifest, verify)
         for file in files_of(manifest, verify) if isinstance(verify, str) else manifest.files:
             check_file(folder, file, digest=bool(verify))
-        return cls(folder, manifest, temporary=temporary)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Remove what was unpacked into a temporary folder."""
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        return cls(folder, manifest)
 
     @property
     def bytes(self) -> int:
@@ -195,76 +159,3 @@ def sha256(path: Path) -> str:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
     return digest.hexdigest()
-
-
-# --- unpacking -------------------------------------------------------------------------------------------------------
-
-
-def unpack(archive: Path, into: Path) -> Path:
-    """Unpack a zipped bundle into a folder of its own below `into`, named by its manifest; done before, it is reused.
-
-    Only what the manifest lists is unpacked, and no more bytes than it says.
-    """
-    try:
-        with zipfile.ZipFile(archive) as source:
-            return _unpack(source, archive, into)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise BundleError(f"{archive} is not a whole .zip file ({error}); copy or download the bundle again") from None
-
-
-def _unpack(source: zipfile.ZipFile, archive: Path, into: Path) -> Path:
-    members = {member.filename: member for member in source.infolist() if not member.is_dir()}
-    top = min((name for name in members if PurePosixPath(name).name == FILE_NAME), key=len, default=None)
-    if top is None:
-        raise BundleError(f"{archive} holds no {FILE_NAME}; give a .zip that `spry export` wrote")
-    data = source.read(top)
-    manifest = manifests.parse(data, f"{archive}/{top}")
-    import hashlib
-
-    target = into / hashlib.sha256(data).hexdigest()[:16]
-    if _is_whole(target, manifest):
-        return target
-    shutil.rmtree(target, ignore_errors=True)
-    into.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix="unpacking-", dir=into))
-    try:
-        for file in manifest.files:
-            name = top.removesuffix(FILE_NAME) + file.path
-            if name not in members:
-                raise BundleError(f"{archive} lacks {name}, which its manifest lists; copy or download it again")
-            _extract(source, members[name], partial / safe_path(file.path, archive), file)
-        _unpack_signature(source, members.get(top.removesuffix(FILE_NAME) + signature.SIGNATURES), partial)
-        (partial / FILE_NAME).write_bytes(data)
-        partial.rename(target)
-    except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if not (isinstance(error, OSError) and _is_whole(target, manifest)):  # else another process was first
-            raise
-    return target
-
-
-def _unpack_signature(source: zipfile.ZipFile, member: zipfile.ZipInfo | None, into: Path) -> None:
-    if member is not None and member.file_size <= signature.LARGEST:
-        (into / signature.SIGNATURES).write_bytes(source.read(member))
-
-
-def _is_whole(folder: Path, manifest: Manifest) -> bool:
-    try:
-        for file in manifest.files:
-            check_file(folder, file, digest=False)
-    except BundleError:
-        return False
-    return (folder / FILE_NAME).is_file()
-
-
-def _extract(source: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path, file: FileSpec) -> None:
-    if stat.S_ISLNK(member.external_attr >> 16):
-        raise BundleError(f"{source.filename}: {member.filename} is a link; a bundle holds plain files only")
-    if member.file_size != file.bytes:
-        raise BundleError(
-            f"{source.filename}: {member.filename} has {member.file_size} bytes where its manifest says {file.bytes}; "
-            "copy or download it again"
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with source.open(member) as packed, path.open("xb") as plain:
-        shutil.copyfileobj(packed, plain, CHUNK)

@@ -342,7 +342,7 @@ def read(path: Path) -> Manifest:
         data = path.read_bytes()
     except FileNotFoundError:
         raise BundleError(
-            f"{path} does not exist; give the folder or .zip that `spry export` wrote, with its {FILE_NAME}"
+            f"{path} does not exist; give the folder that `spry export` wrote, with its {FILE_NAME}"
         ) from None
     return parse(data, str(path))
 

@@ -30,7 +30,7 @@ def _bundle() -> None:
 
 @app.command()
 def publish(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's folder or .zip.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle's folder.")],
     place: Annotated[
         str,
         typer.Argument(
@@ -44,16 +44,16 @@ def publish(
 
     Example: spry bundle publish bundle/ /var/www/bundles
     """
-    with Bundle.open(bundle) as opened:
-        files = [FILE_NAME, *(file.path for file in opened.manifest.files)]
-        if (opened.folder / SIGNATURES).is_file():
-            files.append(SIGNATURES)
-        name = sha256(opened.folder / FILE_NAME)
-        if place.startswith(("http://", "https://")):
-            there = f"{checked_mirror(place)}/{name}"
-            _send(opened.folder, files, there)
-        else:
-            there = str(_copy(opened, files, Path(place) / name))
+    opened = Bundle.open(bundle)
+    files = [FILE_NAME, *(file.path for file in opened.manifest.files)]
+    if (opened.folder / SIGNATURES).is_file():
+        files.append(SIGNATURES)
+    name = sha256(opened.folder / FILE_NAME)
+    if place.startswith(("http://", "https://")):
+        there = f"{checked_mirror(place)}/{name}"
+        _send(opened.folder, files, there)
+    else:
+        there = str(_copy(opened, files, Path(place) / name))
     typer.echo(there)
 
 

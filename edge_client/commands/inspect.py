@@ -21,7 +21,7 @@ from edge_client.runtimes.processors import remark, this_processor
 
 
 def command(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's folder or .zip.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle's folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: the manifest, and each runtime's cuts.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not compare files with their hashes.")] = False,
 ) -> None:
@@ -29,15 +29,15 @@ def command(
 
     Example: spry inspect bundle/ --json
     """
-    with Bundle.open(bundle, verify=not no_verify) as opened:
-        if as_json:
-            typer.echo(report(opened.manifest))
-        else:
-            show(
-                opened,
-                Console(markup=False, highlight=False, emoji=False),
-                checked="not compared with hashes" if no_verify else "all files are whole",
-            )
+    opened = Bundle.open(bundle, verify=not no_verify)
+    if as_json:
+        typer.echo(report(opened.manifest))
+    else:
+        show(
+            opened,
+            Console(markup=False, highlight=False, emoji=False),
+            checked="not compared with hashes" if no_verify else "all files are whole",
+        )
 
 
 def report(manifest: Manifest) -> str:

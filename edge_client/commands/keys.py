@@ -61,6 +61,6 @@ def sign(
     Example: spry keys sign bundle/ --key publisher.key
     """
     if not bundle.is_dir():
-        raise BundleError(f"{bundle} is no folder: sign the folder that `spry export` wrote, and make the .zip of it")
+        raise BundleError(f"{bundle} is no folder: sign the folder that `spry export` wrote")
     public = signature.sign(bundle, keys.read_secret(key))
     typer.echo(f"{bundle} is signed by {public}")

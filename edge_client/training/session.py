@@ -118,7 +118,6 @@ class TrainingSession:
 
     def close(self) -> None:
         self.runtime.close()
-        self.bundle.close()
 
 
 def plan_for(manifest: Manifest, task: Task, memory: int | None, *, low_memory: bool = False) -> MemoryPlan:

@@ -36,7 +36,7 @@ JVP_BOUND: dict[Precision, float] = {"none": 1e-4, "int8": 0.05, "int4": 0.25}
 LOSS_BOUND: dict[Precision, float] = {"none": 1e-4, "int8": 0.02, "int4": 0.05}
 GRADIENT_BOUND: dict[Precision, float | None] = {"none": 1e-4, "int8": None, "int4": None}
 SLOPE_BOUND = 0.05
-_STEPS = (0.1, 0.03, 0.01, 0.001)
+_STEPS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """The steps of finite differences: curvature spoils long ones and rounding short ones, depending on the model."""
 _CLOSE = 0.2
 """The share of their bound within which no other step is tried."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +28,6 @@ TOKENIZER_FILE = "tokenizer.json"
 TEMPLATE_FILE = "tokenizer_config.json"
 CONFIG_FILE = "model_config.json"
 """The base model's own configuration: what it takes to build its shape again."""
-_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 @contextmanager
@@ -84,8 +82,6 @@ def _clean_up(out: Path) -> None:
             path.replace(out)
         elif state in ("partial", "replaced", "scratch"):
             shutil.rmtree(path, ignore_errors=True)
-        elif state == "zip.partial":
-            path.unlink(missing_ok=True)
 
 
 def _alive(process: int) -> bool:
@@ -188,17 +184,3 @@ def list_files(folder: Path) -> tuple[FileSpec, ...]:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / manifests.FILE_NAME).write_bytes(manifests.write(manifest))
-
-
-def write_archive(folder: Path, target: Path) -> None:
-    """Write the bundle as a .zip with the same bytes every time; programs are stored, not compressed."""
-    partial = folder.parent / f".{folder.name}.zip.partial-{os.getpid()}"
-    try:
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
-            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-                entry = zipfile.ZipInfo(path.relative_to(folder).as_posix(), _ZIP_TIME)
-                with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as sink:
-                    shutil.copyfileobj(source, sink, 1 << 20)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -127,21 +127,21 @@ class Administrator:
         """Send the files that the server lacks of a bundle; `advance` gets bytes sent and in all. Return its name."""
         from edge_client.bundle.folder import Bundle  # with numpy, which most commands have no use for
 
-        with Bundle.open(path) as bundle:
-            data = (bundle.folder / FILE_NAME).read_bytes()
-            name = hashlib.sha256(data).hexdigest()
-            self._call("PUT", f"/v1/bundles/{name}/{FILE_NAME}", content=data)
-            signatures = bundle.folder / SIGNATURES
-            if signatures.is_file():
-                self._call("PUT", f"/v1/bundles/{name}/{SIGNATURES}", content=signatures.read_bytes())
-            sizes = {file.path: file.bytes for file in bundle.manifest.files}
-            missing: list[str] = self.get(f"/v1/bundles/{name}/missing")
-            sent, total = 0, sum(sizes[file] for file in missing)
-            for file in missing:
-                with (bundle.folder / file).open("rb") as content:
-                    self._call("PUT", f"/v1/bundles/{name}/{file}", content=_chunks(content))
-                sent += sizes[file]
-                advance(sent, total)
+        bundle = Bundle.open(path)
+        data = (bundle.folder / FILE_NAME).read_bytes()
+        name = hashlib.sha256(data).hexdigest()
+        self._call("PUT", f"/v1/bundles/{name}/{FILE_NAME}", content=data)
+        signatures = bundle.folder / SIGNATURES
+        if signatures.is_file():
+            self._call("PUT", f"/v1/bundles/{name}/{SIGNATURES}", content=signatures.read_bytes())
+        sizes = {file.path: file.bytes for file in bundle.manifest.files}
+        missing: list[str] = self.get(f"/v1/bundles/{name}/missing")
+        sent, total = 0, sum(sizes[file] for file in missing)
+        for file in missing:
+            with (bundle.folder / file).open("rb") as content:
+                self._call("PUT", f"/v1/bundles/{name}/{file}", content=_chunks(content))
+            sent += sizes[file]
+            advance(sent, total)
         return name
 
     def upload_held_out(self, path: Path) -> str:

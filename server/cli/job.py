@@ -86,8 +86,7 @@ def create(
     Example: spry job create news --bundle bundle/ --rounds 50 --per-round 8 --held-out test.jsonl
     """
     given = settings.under({**rounds.asked(), **asdict(ending), **training.asked()})
-    with Bundle.open(bundle, verify=False):
-        pass  # what is wrong with it is said before anything about the server
+    Bundle.open(bundle, verify=False)  # what is wrong with it is said before anything about the server
     with server.connect(data) as administrator:
         made = create_job(administrator, name, bundle, given, preset, held_out)
         if bundle_name is not None:

@@ -83,7 +83,7 @@ def spry_client(bundle: str = "", data: str = "") -> ClientApp:
     """Make the app of a node that trains a bundle on its own rows.
 
     Args:
-        bundle: the folder or `.zip` that `spry export` wrote, on the node; by its configuration where left out.
+        bundle: the folder that `spry export` wrote, on the node; by its configuration where left out.
         data: the node's rows; by its configuration where left out.
     """
     app = ClientApp()
@@ -109,14 +109,14 @@ def spry_client(bundle: str = "", data: str = "") -> ClientApp:
 def offered(content: RecordDict, node: FlowerNode) -> RecordDict:
     """Say what a node has: its runtimes, memory and rows, and which bundle."""
     del content
-    with Bundle.open(node.bundle) as bundle:
-        said = CheckIn(
-            runtimes=chosen(node.runtime),
-            examples=sum(map(len, _examples(node, bundle))),
-            memory_bytes=node.conditions.memory(),
-            low_memory=node.conditions.low_memory,
-        )
-        return offer_content(NodeOffer(said, sha256(bundle.folder / FILE_NAME), node.position))
+    bundle = Bundle.open(node.bundle)
+    said = CheckIn(
+        runtimes=chosen(node.runtime),
+        examples=sum(map(len, _examples(node, bundle))),
+        memory_bytes=node.conditions.memory(),
+        low_memory=node.conditions.low_memory,
+    )
+    return offer_content(NodeOffer(said, sha256(bundle.folder / FILE_NAME), node.position))
 
 
 def trained(content: RecordDict, node: FlowerNode) -> RecordDict:
@@ -125,7 +125,6 @@ def trained(content: RecordDict, node: FlowerNode) -> RecordDict:
     return_freed_blocks()
     bundle = Bundle.open(node.bundle, verify=False)  # its files were compared when the node was asked
     if (found := sha256(bundle.folder / FILE_NAME)) != task.bundle:
-        bundle.close()
         raise FlowerError(f"the task is of bundle {task.bundle[:16]}, and the node's is {found[:16]}")
     session = TrainingSession(bundle, task.runtime, threads=node.threads)
     try:

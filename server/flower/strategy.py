@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -56,13 +55,12 @@ class SpryStrategy(FlowerStrategy):
     """Fine-tune a bundle's adapter over Flower: units split among nodes by their memory, joined by a SPRY strategy.
 
     Args:
-        bundle: the folder or `.zip` that `spry export` wrote; each node has a copy.
+        bundle: the folder that `spry export` wrote; each node has a copy.
         settings: the job's, as `spry job create` takes them.
     """
 
     def __init__(self, bundle: Path | str, settings: JobSettings) -> None:
         self._bundle = Bundle.open(bundle)
-        weakref.finalize(self, self._bundle.close)  # what a .zip was unpacked into
         self._name = sha256(self._bundle.folder / FILE_NAME)
         self._manifest = self._bundle.manifest
         self.settings = hosted(settings, self._manifest)
@@ -77,8 +75,8 @@ class SpryStrategy(FlowerStrategy):
     def of(cls, config: Config) -> SpryStrategy:
         """Make the strategy that a run's configuration describes: `bundle`, `preset` and what stands under `job.`."""
         bundle = text_of(config, "bundle")
-        with Bundle.open(bundle, verify=False) as opened:
-            settings = settings_for(config, opened.manifest)
+        opened = Bundle.open(bundle, verify=False)
+        settings = settings_for(config, opened.manifest)
         return cls(bundle, settings)
 
     @property

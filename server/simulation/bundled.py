@@ -21,8 +21,8 @@ def completed(asked: Mapping[str, Any], runtime: str | None) -> dict[str, Any]:
         if runtime is not None:
             raise SimulationError(f"--runtime is for a bundle's programs, and {model} is no bundle: leave it out")
         return dict(asked)
-    with Bundle.open(model, verify=False) as bundle:
-        manifest = bundle.manifest
+    bundle = Bundle.open(model, verify=False)
+    manifest = bundle.manifest
     _check(asked, manifest)
     installed = [name for name in chosen(runtime) if name in manifest.runtimes]
     if not installed:

@@ -60,17 +60,17 @@ def baseline(bundle: Path, files: Files, tell: Callable[[str], None]) -> Regress
         files: the files of rows; those held out are measured on.
         tell: takes lines on the progress.
     """
-    with Bundle.open(bundle, verify=False) as opened:
-        runtime = next((name for name in available() if name in opened.manifest.runtimes), None)
-        if runtime is None or opened.manifest.features is None or not opened.manifest.model.labels:
-            return None
-        bench = TrainingSession(opened, runtime, threads=1)
-        try:
-            features = _Features(bench, tell)
-            measured, parts = features.of(files.held_out), [features.of(path) for path in files.devices]
-            whole, classes = features.of(files.train), len(opened.manifest.model.labels)
-        finally:
-            bench.close()
+    opened = Bundle.open(bundle, verify=False)
+    runtime = next((name for name in available() if name in opened.manifest.runtimes), None)
+    if runtime is None or opened.manifest.features is None or not opened.manifest.model.labels:
+        return None
+    bench = TrainingSession(opened, runtime, threads=1)
+    try:
+        features = _Features(bench, tell)
+        measured, parts = features.of(files.held_out), [features.of(path) for path in files.devices]
+        whole, classes = features.of(files.train), len(opened.manifest.model.labels)
+    finally:
+        bench.close()
     alone = [accuracy(rows, measured, classes) for rows in parts]
     tell("fitting")
     return RegressionScores(accuracy(whole, measured, classes), float(np.mean(alone)) if alone else None)

@@ -52,21 +52,23 @@ def names(folder):
 
 @pytest.fixture(scope="module")
 def exported(model_folder, tmp_path_factory):
-    """Two exports of the same, side by side: neither sees the other's cache or hash seed."""
+    """Two exports of the same, side by side: neither sees the other's cache or hash seed. One begins warm."""
     folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
     unmeasured = {name: value for name, value in os.environ.items() if name != "COVERAGE_PROCESS_CONFIG"}
+    ways = [
+        (sys.executable, os.environ | {"PYTHONHASHSEED": "1"}, ["--no-cache"]),
+        (warm.python(), unmeasured, ["--cache-dir", "kept"]),
+    ]
     running = [
         subprocess.Popen(
-            command("export", model_folder, "--out", "bundle", "--zip", "--json", "--no-measure", *SMALL, *more),
+            command("export", model_folder, "--out", "bundle", "--json", "--no-measure", *SMALL, *more, python=python),
             cwd=folder,
-            env={**environment, "PYTHONHASHSEED": seed},
+            env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for folder, environment, seed, more in zip(
-            folders, (os.environ, unmeasured), "12", (["--no-cache"], ["--cache-dir", "kept"]), strict=True
-        )
+        for folder, (python, environment, more) in zip(folders, ways, strict=True)
     ]
     return folders, [(process.communicate(timeout=300), process.returncode) for process in running]
 
@@ -90,8 +92,9 @@ def test_the_result_as_json(exported):
 def test_progress_goes_to_standard_error_a_line_per_stage(exported):
     for (_, err), _ in exported[1]:
         stages = re.findall(r"^(.+): done in [\d.]+ s$", err, re.MULTILINE)
-        assert stages == ["load", "adapt", "capture and differentiate", "lower", "verify", "archive"]
-        assert len(err.strip().splitlines()) == len(stages), "nothing of the libraries' own"
+        assert stages == ["load", "adapt", "capture and differentiate", "lower", "verify"]
+        told = [line for line in err.strip().splitlines() if " so far" not in line]  # of a busy machine
+        assert len(told) == len(stages), "nothing of the libraries' own"
 
 
 def test_processes_write_the_same_bytes(exported):
@@ -104,8 +107,8 @@ def test_processes_write_the_same_bytes(exported):
 
 def test_nothing_but_the_bundle_is_left(exported):
     (first, second), _ = exported
-    assert names(first) == ["bundle", "bundle.zip"]
-    assert names(second) == ["bundle", "bundle.zip", "kept"]
+    assert names(first) == ["bundle"]
+    assert names(second) == ["bundle", "kept"]
     assert not [name for name in names(second / "kept") if name.startswith(".")]
 
 
@@ -130,7 +133,7 @@ def test_help_shows_an_example(args):
 
 def test_inspect_reads_what_export_wrote(exported):
     folder = exported[0][0]
-    done = spry("inspect", folder / "bundle.zip", "--json")
+    done = spry("inspect", folder / "bundle", "--json")
     assert done.returncode == 0
     found = json.loads(done.stdout)
     assert [unit["segments"] for unit in found["units"]] == [["block.1"]] * 2
@@ -194,7 +197,7 @@ def test_a_bundle_that_is_none(tmp_path, told):
 def test_an_interruption_leaves_nothing(model_folder, tmp_path, how):
     """Ctrl-C as a terminal sends it, to the command and to its workers; and as a system ends a process."""
     python = sys.executable if how == signal.SIGINT else warm.python()  # which passes signals on to the command alone
-    many = ["--verify-directions", "100000", "--workers", "2", "--cache-dir", tmp_path / "cache"]
+    many = ["--verify", "full", "--workers", "2", "--cache-dir", tmp_path / "cache"]
     running = subprocess.Popen(
         command("export", model_folder, "--out", tmp_path / "out", *SMALL, *many, python=python),
         stdout=subprocess.PIPE,
@@ -216,8 +219,9 @@ def test_an_interruption_leaves_nothing(model_folder, tmp_path, how):
         out, err = running.communicate(timeout=300)
     finally:
         running.kill()
-    assert running.returncode == 130
+    assert running.returncode == 130, err
     assert out == ""
+    assert err.splitlines()[-1].startswith("Stopped: no bundle was written to ")
     assert "Traceback" not in err
     assert names(tmp_path) == ["cache"]
     assert not [name for name in names(tmp_path / "cache") if name.startswith(".")]

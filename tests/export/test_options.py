@@ -57,7 +57,6 @@ REFUSED = [
     ({"generate": 32}, "--generate is for the task causal-lm, got seq-cls"),
     ({"generate": 1, "task": "causal-lm"}, "--generate takes 2 tokens or more, or 0 for no generation, got 1"),
     ({"cuts": 0}, "cuts must be at least 1, got 0"),
-    ({"verify_directions": -1}, r"verification takes 0 directions \(to skip it\) or more, got -1"),
     ({"labels": ("only",)}, "a classifier needs at least 2 labels, got only"),
     ({"labels": ()}, "a classifier needs at least 2 labels, got nothing"),
     ({"labels": ("a", "b", "a")}, "labels must differ from each other, got a,b,a"),
@@ -105,19 +104,6 @@ def test_nothing_but_a_bundle_is_ever_replaced(tmp_path, kind):
         out.write_text("precious")
     with pytest.raises(ExportError, match="home is not a bundle, so --overwrite will not replace it"):
         ExportOptions("somewhere", out, overwrite=True).check()
-
-
-def test_an_archive_is_replaced_only_when_asked(tmp_path):
-    (tmp_path / "out.zip").write_text("precious")
-    options = ExportOptions("somewhere", tmp_path / "out", archive=True)
-    with pytest.raises(ExportError, match=r"out\.zip exists; choose another --out or pass --overwrite"):
-        options.check()
-    dataclasses.replace(options, overwrite=True).check()
-    dataclasses.replace(options, archive=False).check()
-
-
-def test_an_archive_keeps_dots_of_the_bundles_name(tmp_path):
-    assert ExportOptions("somewhere", tmp_path / "v1.2").archive_path == tmp_path / "v1.2.zip"
 
 
 def test_a_place_below_a_file_is_refused(tmp_path):

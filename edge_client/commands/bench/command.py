@@ -70,7 +70,7 @@ def bench() -> None:
 
 
 def step(
-    bundle: Annotated[Path, typer.Argument(help="A bundle's folder or .zip.")],
+    bundle: Annotated[Path, typer.Argument(help="A bundle's folder.")],
     runtime: Annotated[
         str, typer.Option(help="Runtimes, separated by commas; by default all that are installed.")
     ] = "",
@@ -101,29 +101,27 @@ def step(
     """
     if plot:
         _require_place(plot)
-    with Bundle.open(bundle, verify=False) as opened:
-        manifest = opened.manifest
-        batch, length = _shape(shape, manifest.shapes)
-        chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
-        chosen = [_cuts(cuts, chain) for chain in chains]
-        measured: list[StepFigures | NotMeasured] = []
-        with Terminal().shown() as progress, ExitStack() as closing:
-            sizes = opened.folder, batch, length, rounds, threads
-            outside = _begun(closing, *sizes) if baselines else []
-            for chain, starts in zip(chains, chosen, strict=True):
-                mixed = [cut for cut in starts if exact_cut(manifest, cut, EXACT_BLOCKS) > cut]
-                wanted = variants(starts, manifest.directions, mixed)
-                work = BenchWork(
-                    str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False
-                )
-                measure = _both_ways if low_memory else _rows
-                with progress.stage(f"measuring {chain.runtime}", (1 + len(wanted)) * (1 + low_memory)):
-                    measured += measure(work, chain, progress.advance)
-            if baselines:
-                with progress.stage("measuring others beside it", OUTSIDE_LINES):
-                    for row in itertools.chain.from_iterable(outside):
-                        measured.append(row)
-                        progress.advance(f"{row.runtime}, {row.step}")
+    opened = Bundle.open(bundle, verify=False)
+    manifest = opened.manifest
+    batch, length = _shape(shape, manifest.shapes)
+    chains = [Chain(manifest, name, batch, length, manifest.directions[0]) for name in _runtimes(runtime, manifest)]
+    chosen = [_cuts(cuts, chain) for chain in chains]
+    measured: list[StepFigures | NotMeasured] = []
+    with Terminal().shown() as progress, ExitStack() as closing:
+        sizes = opened.folder, batch, length, rounds, threads
+        outside = _begun(closing, *sizes) if baselines else []
+        for chain, starts in zip(chains, chosen, strict=True):
+            mixed = [cut for cut in starts if exact_cut(manifest, cut, EXACT_BLOCKS) > cut]
+            wanted = variants(starts, manifest.directions, mixed)
+            work = BenchWork(str(opened.folder), chain.runtime, batch, length, threads, rounds, wanted, memory=False)
+            measure = _both_ways if low_memory else _rows
+            with progress.stage(f"measuring {chain.runtime}", (1 + len(wanted)) * (1 + low_memory)):
+                measured += measure(work, chain, progress.advance)
+        if baselines:
+            with progress.stage("measuring others beside it", OUTSIDE_LINES):
+                for row in itertools.chain.from_iterable(outside):
+                    measured.append(row)
+                    progress.advance(f"{row.runtime}, {row.step}")
     rows = beside_stock(row for row in measured if isinstance(row, StepFigures))
     skipped = [row for row in measured if isinstance(row, NotMeasured)]
     for one in skipped:

@@ -19,6 +19,8 @@ RETIRED: Mapping[str, str] = {
     "--units-apart": "each direction moves all units of a client",
     "training.units_apart": "each direction moves all units of a client",
     "training.prefix_cache": "devices keep the prefix's result if there is memory for it, which changes no number",
+    "--zip": "a bundle is its folder; pack that by any program",
+    "--verify-directions": "use --verify auto, full or none",
     "--desk-examples": "it is --calibration-examples now",
     "--interval": "spry report judges convergence as the paper does, by intervals of 50 rounds",
     "--preset alike": "leave it out: with few rows, the default lets devices make their own steps, as it did",

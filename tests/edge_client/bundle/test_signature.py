@@ -9,10 +9,8 @@ import pytest
 from edge_client import keys
 from edge_client.bundle import manifest as manifests
 from edge_client.bundle import signature
-from edge_client.bundle.folder import Bundle
 from edge_client.commands import cli
 from edge_client.errors import BundleError
-from export.write.pack import write_archive
 
 
 @pytest.fixture
@@ -49,13 +47,6 @@ def test_damaged_signatures(folder, data):
     (folder / signature.SIGNATURES).write_bytes(data)
     with pytest.raises(BundleError, match="holds something else than signatures"):
         signature.check_folder(folder, keys.public_of(keys.make()))
-
-
-def test_an_archive_carries_them(folder, tmp_path):
-    public = signature.sign(folder, keys.make())
-    write_archive(folder, tmp_path / "bundle.zip")
-    with Bundle.open(tmp_path / "bundle.zip") as opened:
-        signature.check_folder(opened.folder, public)
 
 
 def test_the_command(folder, tmp_path, capsys):

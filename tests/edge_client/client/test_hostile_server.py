@@ -258,15 +258,15 @@ def take_part(home, bundle, manifest: bytes, task: dict) -> list[str]:
 def test_any_weights(trainable, data):
     from safetensors.numpy import save
 
-    with Bundle.open(trainable) as bundle:
-        kept = KeptWeights(0, bundle.initial_adapter())
-        name, value = min(kept.weights.items(), key=lambda one: one[0])
-        sent = bytearray(save({name: value}))
-        assert len(save(kept.weights)) < largest(bundle.manifest)
-        for _ in range(data.draw(st.integers(1, 4))):
-            sent[data.draw(st.integers(0, min(len(sent) - 1, 150)))] = data.draw(st.integers(0, 255))
-        with suppress(BadAnswer):
-            merged(kept, Tensors(1, bytes(sent[: data.draw(st.integers(0, len(sent)))])), bundle.manifest)
+    bundle = Bundle.open(trainable)
+    kept = KeptWeights(0, bundle.initial_adapter())
+    name, value = min(kept.weights.items(), key=lambda one: one[0])
+    sent = bytearray(save({name: value}))
+    assert len(save(kept.weights)) < largest(bundle.manifest)
+    for _ in range(data.draw(st.integers(1, 4))):
+        sent[data.draw(st.integers(0, min(len(sent) - 1, 150)))] = data.draw(st.integers(0, 255))
+    with suppress(BadAnswer):
+        merged(kept, Tensors(1, bytes(sent[: data.draw(st.integers(0, len(sent)))])), bundle.manifest)
 
 
 @CALM
@@ -275,16 +275,16 @@ def test_any_step(trainable, changed, data):
     from edge_client.wire.scalars import Participant, ScalarReport, StepRecord, encode_record
 
     task = changed(mode="iteration", directions=1)
-    with Bundle.open(trainable) as bundle:
-        manifest, kept = bundle.manifest, KeptWeights(0, bundle.initial_adapter())
-        report = ScalarReport(0.5, 4, np.ones((1, 4), np.float32))
-        record = StepRecord(1, 1, 0, (Participant(7, (0, 1), report),), np.ones(manifest.head_size, np.float32))
-        sent = bytearray(encode_record(record, manifest, task.training))
-        for _ in range(data.draw(st.integers(1, 4))):
-            sent[data.draw(st.integers(0, 80))] = data.draw(st.integers(0, 255))
-        with suppress(SpryError):
-            for one in decode_records(bytes(sent)):
-                applied(one, kept, manifest, task)
+    bundle = Bundle.open(trainable)
+    manifest, kept = bundle.manifest, KeptWeights(0, bundle.initial_adapter())
+    report = ScalarReport(0.5, 4, np.ones((1, 4), np.float32))
+    record = StepRecord(1, 1, 0, (Participant(7, (0, 1), report),), np.ones(manifest.head_size, np.float32))
+    sent = bytearray(encode_record(record, manifest, task.training))
+    for _ in range(data.draw(st.integers(1, 4))):
+        sent[data.draw(st.integers(0, 80))] = data.draw(st.integers(0, 255))
+    with suppress(SpryError):
+        for one in decode_records(bytes(sent)):
+            applied(one, kept, manifest, task)
 
 
 @CALM

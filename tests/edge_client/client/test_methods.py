@@ -29,13 +29,10 @@ NOT_ON_DEVICES = {
 }
 ON_DEVICES = [method for method in METHODS if method not in NOT_ON_DEVICES]
 JOBS = [
-    ("spry", "default", "epoch"),
-    ("spry", "default", "iteration"),
-    ("fedmezo", "default", "iteration"),
     ("classifier", "default", "epoch"),
     *(("spry", preset, "epoch") for preset in PRESETS if preset != "default"),
 ]
-"""Each kind of report, with units and without, and the presets, whose plans the server makes."""
+"""Without units, and the presets, whose plans the server makes; test_parity.py has each kind of report."""
 
 
 def settings_of(method: str, preset: str, mode: str, folder, **training) -> dict:

@@ -14,7 +14,6 @@ from edge_client.commands.bench import worker as stepbench
 from edge_client.commands.bench.command import BenchError, _baseline, _both_ways
 from edge_client.commands.bench.figures import (
     EAGER,
-    STOCK_EXECUTORCH,
     STOCK_FP32,
     STOCK_INT8,
     STOCK_ONNX,
@@ -38,15 +37,22 @@ from tests.warm import python
 
 @pytest.fixture(scope="module")
 def measured(bundle, tmp_path_factory):
-    """One run with everything, from the .zip; what exports for others to measure begins warm."""
+    """One run with a line of each kind; all that stands beside a bundle is tried in tests/export/check.
+
+    What exports for others to measure begins warm.
+    """
     import contextlib
     import io
+
+    from export.check import baselines
 
     out, picture = io.StringIO(), tmp_path_factory.mktemp("plots") / "step.svg"
     options = ["--json", "--rounds", "2", "--cuts", "1", "--plot", str(picture)]
     with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.executable", python())
-        code = cli.run(["bench", "step", str(bundle.with_name("bundle.zip")), *options])
+        patch.setattr(baselines, "BASELINES", (baselines.BACKPROP,))
+        patch.setattr(baselines, "STOCK", {STOCK_ONNX: baselines.STOCK[STOCK_ONNX]})
+        code = cli.run(["bench", "step", str(bundle), *options])
     assert code == 0
     return json.loads(out.getvalue()) | {"picture": picture.read_text()}
 
@@ -58,14 +64,6 @@ def test_every_kind_of_step_is_measured(measured):
     assert rows == [("forward", ""), *((step, at) for step in steps), ("exact", at)]
     assert (measured["batch"], measured["length"], measured["threads"]) == (2, 8, 1)
     assert measured["machine"].keys() == {"processor", "python"}
-
-
-def test_a_bundle_without_programs_for_one_direction(exported_once, capsys):
-    folder = exported_once("two-directions-onnx", runtimes=("onnx",), directions=(2,))
-    options = ["--json", "--rounds", "1", "--cuts", "1", "--runtime", "onnx", "--no-baselines"]
-    assert cli.run(["bench", "step", str(folder), *options]) == 0
-    rows = [row["step"] for row in json.loads(capsys.readouterr().out)["rows"]]
-    assert rows == ["forward", "dual K=2", "suffix K=2", "mixed K=2", "exact"]
 
 
 def test_figures_are_those_of_a_process(measured):
@@ -82,15 +80,14 @@ def test_figures_are_those_of_a_process(measured):
 
 def test_eager_pytorch_stands_beside(measured):
     rows = [row["step"] for row in measured["rows"] if row["runtime"] == EAGER]
-    assert rows == ["backprop", "checkpointed", "func.jvp", "central"]
+    assert rows == ["backprop"]
 
 
-def test_stock_runtimes_stand_beside(measured):
+def test_a_stock_runtime_stands_beside(measured):
     rows = [row for row in measured["rows"] if row["runtime"].startswith("stock")]
-    assert [(row["runtime"], row["step"]) for row in rows] == [
-        (runtime, step) for runtime in (STOCK_ONNX, STOCK_EXECUTORCH) for step in (STOCK_FP32, STOCK_INT8)
-    ]
-    assert [rows[0]["ratio"], rows[0]["by_stock"], rows[2]["ratio"]] == [1, 1, 1]
+    assert [(row["runtime"], row["step"]) for row in rows] == [(STOCK_ONNX, step) for step in (STOCK_FP32, STOCK_INT8)]
+    assert rows[0]["ratio"] == rows[0]["by_stock"] == 1
+    assert rows[1]["ratio"] == pytest.approx(rows[1]["cpu_ms"] / rows[0]["cpu_ms"], rel=0.1, abs=0.02)
     assert measured["skipped"] == []
 
 
@@ -116,23 +113,29 @@ def test_a_process_without_torch_is_smaller(measured):
     assert onnx < 0.6 * eager
 
 
-def test_the_table(bundle, capsys):
-    args = ["--rounds", "1", "--cuts", "1,2", "--no-baselines", "--shape", "1x8", "--runtime", "onnx"]
-    assert cli.run(["bench", "step", str(bundle), *args]) == 0
+@pytest.fixture(scope="module")
+def two_directions(exported_once):
+    """A bundle without programs for one direction."""
+    return exported_once("two-directions-onnx", runtimes=("onnx",), directions=(2,), verify="none")
+
+
+def test_the_table(two_directions, capsys):
+    args = ["--rounds", "1", "--cuts", "1,2", "--no-baselines", "--shape", "2x8", "--runtime", "onnx"]
+    assert cli.run(["bench", "step", str(two_directions), *args]) == 0
     out = capsys.readouterr().out
-    assert "tiny-bert, 1 x 8" in out
+    assert "tiny-bert, 2 x 8" in out
     assert max(len(line) for line in out.splitlines()) <= 80
     for step in ("forward", "dual", "suffix", "mixed", "exact"):
         assert step in out
     assert EAGER not in out
 
 
-def test_each_step_once_more_with_one_program_at_a_time(bundle, capsys):
-    args = ["--rounds", "1", "--cuts", "1", "--no-baselines", "--shape", "1x8", "--runtime", "onnx", "--low-memory"]
-    assert cli.run(["bench", "step", str(bundle), *args, "--json"]) == 0
+def test_each_step_once_more_with_one_program_at_a_time(two_directions, capsys):
+    args = ["--rounds", "1", "--cuts", "1", "--no-baselines", "--runtime", "onnx", "--low-memory"]
+    assert cli.run(["bench", "step", str(two_directions), *args, "--json"]) == 0
     rows = {row["step"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     usual = [name for name in rows if not name.endswith(LOW)]
-    assert usual[0] == FORWARD
+    assert usual == [FORWARD, "dual K=2", "suffix K=2", "mixed K=2", EXACT]
     assert [name for name in rows if name.endswith(LOW)] == [name + LOW for name in usual]
     for name in usual:
         low = rows[name + LOW]
