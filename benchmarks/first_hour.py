@@ -94,7 +94,8 @@ class Machine:
         return plain | own | {"PATH": path, "VIRTUAL_ENV": str(self.environment)}
 
     def run(self, command: str) -> str:
-        before, started = size(self.environment), time.monotonic()
+        grows = "pip install" in command or "-m venv" in command  # to count what there is takes seconds
+        before, started = size(self.environment) if grows else 0, time.monotonic()
         print(f"{self.part}$ {command}", file=sys.stderr, flush=True)
         done = subprocess.run(
             ["bash", "-ec", command], cwd=self.folder, env=self.variables, capture_output=True, text=True, check=False
@@ -103,7 +104,8 @@ class Machine:
             raise StepFailed(f"{command}: ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         seconds = time.monotonic() - started
         told = downloaded(done.stdout) if "pip install" in command else None
-        self.steps.append(Step(self.part, command, round(seconds, 1), told, size(self.environment) - before))
+        installed = size(self.environment) - before if grows else 0
+        self.steps.append(Step(self.part, command, round(seconds, 1), told, installed))
         return done.stdout
 
     def packages(self) -> int:

@@ -296,8 +296,8 @@ def compared(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         out = work / f"adapter-{host.__name__}"
         seconds[name] = host(flower, options, {**run, "out": str(out)})
         adapters.append(learned(out))
-    with Bundle.open(work / "bundle", verify=False) as bundle:
-        initial = learned_of(bundle)
+    bundle = Bundle.open(work / "bundle", verify=False)
+    initial = learned_of(bundle)
     return {
         "machine": machine(),
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
@@ -311,6 +311,13 @@ def learned_of(bundle: Bundle) -> Weights:
     from edge_client.bundle.adapters import folded
 
     return folded(bundle.initial_adapter())
+
+
+def with_one_thread() -> None:
+    """Begin anew where numpy may use several threads: on some processors its sums differ by their number."""
+    one = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"), "1")
+    if not one.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | one)
 
 
 def main() -> None:
@@ -351,4 +358,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    with_one_thread()
     main()

@@ -21,6 +21,7 @@ from fleet import Client, Server, machine, read_rows, shape_of, write_rows
 
 from edge_client.bundle.folder import Bundle
 from edge_client.data.local import OwnData
+from edge_client.memory import resident
 from edge_client.tasks.registry import task_named
 from server.cli.connection import Administrator
 
@@ -40,8 +41,7 @@ class Watched:
 
     def _megabytes(self, field: str) -> float:
         self.client.check("the client")
-        status = Path(f"/proc/{self.client.process.pid}/status").read_text()
-        return int(status.split(f"{field}:")[1].split()[0]) * 1024 / 1e6
+        return resident(field, self.client.process.pid) / 1e6
 
     def now(self) -> float:
         """Return its size, and keep the highest, which the system knows and the client resets at times."""
@@ -97,8 +97,8 @@ def done(admin: Administrator, wanted: int) -> int:
 
 def require_fitting(bundle: Path, data: Path, examples: int) -> None:
     """A client whose rows are no examples of the job would wait for another one for ever."""
-    with Bundle.open(bundle, verify=False) as opened:
-        model = opened.manifest.model
+    opened = Bundle.open(bundle, verify=False)
+    model = opened.manifest.model
     kind = task_named(model.task)
     own = OwnData(read_rows(data, examples))
     own.count()

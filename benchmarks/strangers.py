@@ -28,6 +28,7 @@ from fleet import TOKEN, Server, machine
 from load import CHECK_IN, Connection, Device, enrol
 
 from edge_client import keys
+from edge_client.memory import resident
 
 MOST_MS = 50.0
 MOST_MEMORY = 1.3
@@ -165,8 +166,7 @@ def measure(server: Server, options: argparse.Namespace) -> dict[str, float]:
     finally:
         attacker.terminate()
         attacker.join()
-    status = Path(f"/proc/{server.process.process.pid}/status").read_text()
-    highest = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    highest = resident("VmHWM", server.process.process.pid)
     figures = {"CPU s a second": busy, "MB idle": idle / 1e6, "MB at most": highest / 1e6, "times": highest / idle}
     for name, times in took.items():
         figures |= {
