@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.cli import default_cache
-from tests import android
+from tests import android, warm
 from tests.order import by_cost, is_quick
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test needs the network
@@ -48,8 +48,13 @@ def pytest_addoption(parser):
     parser.addoption(
         "--every-combination",
         action="store_true",
-        help="every architecture with every task and every PEFT method, not each pair of them once",
+        help="every architecture with every task and every PEFT method, not with each task and a method in turn",
     )
+
+
+def pytest_configure(config):
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[warm.SHARED] = warm.python()
 
 
 def pytest_collection_modifyitems(items):
@@ -198,7 +203,6 @@ def exporting(model_folder, lowered_cache, tmp_path_factory):
             "labels": LABELS,
             "batches": (2,),
             "lengths": (8,),
-            "verify_directions": 2,
             "measure": False,
             "workers": 1,
             "cache": lowered_cache,
@@ -252,8 +256,8 @@ def guide(shared_folder) -> Path:
 
 @pytest.fixture(scope="session")
 def bundle(exported_once) -> Path:
-    """Two shapes, one and two directions, memory measured, and a .zip beside it."""
-    return exported_once("measured", batches=(2, 1), directions=(1, 2), measure=True, archive=True)
+    """Two shapes, one and two directions, memory measured."""
+    return exported_once("measured", batches=(2, 1), directions=(1, 2), measure=True)
 
 
 @pytest.fixture(scope="session")

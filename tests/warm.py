@@ -38,11 +38,17 @@ LIBRARIES = (
     "server.simulation.command",
 )
 """Not ONNX Runtime, whose thread would be missing in a fork."""
+CONFIGURED = ("server.app",)
+"""Modules that read a command's own variables as they are loaded: each fork loads them once more."""
 READ_EARLY = ("PYTHON", "OMP_", "OPENBLAS_", "MKL_", "TORCH", "HF_", "TRANSFORMERS_")
 """Variables that Python and libraries read as they begin."""
-READ_LATER = "PYTHONPATH", "PYTHONWARNINGS", "PYTHONUNBUFFERED"
+READ_LATER = "PYTHONPATH", "PYTHONWARNINGS", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR"
+"""A fork may have these otherwise than the process it comes from; PEFT sets the last one where it is imported."""
 PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2
 
+
+SHARED = "SPRY_TESTS_PYTHON"
+"""A variable with the program of another process: those that tests run in have one together."""
 
 ALONE = {"join", "serve", "uvicorn", "edge_client.runtimes.measure", "edge_client.commands.bench.worker"}
 ALONE |= {"export.check.eager", "export.check.stock"}
@@ -51,9 +57,11 @@ ALONE |= {"export.check.eager", "export.check.stock"}
 
 @cache
 def python() -> str:
-    """The program's path; what it asks is there for as long as this process."""
+    """The program's path; what it asks is there for as long as this process, or the one that set `SHARED`."""
     if sys.platform != "linux":
         return sys.executable
+    if shared := os.environ.get(SHARED):
+        return shared
     folder = tempfile.TemporaryDirectory(prefix="spry-")  # a socket's path must be short
     program = Path(folder.name) / "python"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -IS {__file__} {program}.socket "$@"\n')
@@ -117,6 +125,8 @@ def serve(listener: socket.socket, python: str) -> list[str]:
     early = read_early(os.environ)  # what libraries set as they are loaded is not part of it
     for name in LIBRARIES:
         import_module(name)
+    for name in CONFIGURED:
+        del sys.modules[name]
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers leave nothing behind

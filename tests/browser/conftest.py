@@ -14,7 +14,7 @@ OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "
            "--disable-dev-shm-usage", f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1"]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser():
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt install chromium, or set CHROMIUM")

@@ -17,10 +17,15 @@ def test_the_form_waits_for_the_bundles_that_fill_it(tab, fresh):
     one.open()
     page = one.page
     page.route("**/v1/bundles", hold)
-    press_on(page, "Start a job")
+    with page.expect_request("**/v1/bundles"):
+        press_on(page, "Start a job")
     expect(page.get_by_role("button", name="Cancel")).to_be_focused()
     expect(page.locator("#job-fields")).to_be_hidden()
     expect(page.get_by_role("button", name="Start", exact=True)).to_be_disabled()
+    for _ in range(400):  # the browser tells of a request before it is held
+        if held:
+            break
+        page.wait_for_timeout(50)
     held.pop().continue_()
     expect(page.get_by_label("Name")).to_be_focused()
     expect(page.get_by_role("button", name="Start", exact=True)).to_be_enabled()
