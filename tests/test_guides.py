@@ -136,7 +136,7 @@ def model(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(model, exporting) -> Path:
-    return exporting(source=str(model), labels=LABELS, batches=(8,), lengths=(64,), verify_directions=0, cuts=1)
+    return exporting(source=str(model), labels=LABELS, batches=(8,), lengths=(64,), verify="none", cuts=1)
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ class Place:
         """The same command with as little work as the other blocks need; what it does has tests of its own."""
         if words[0] == "up":
             return self.shortened(words)
-        quick = ["--seq", "64", "--batch", "8", "--directions", "1", "--cuts", "1", "--verify-directions", "0"]
+        quick = ["--seq", "64", "--batch", "8", "--directions", "1", "--cuts", "1", "--verify", "none"]
         quick += ["--target", "onnx", "--no-measure", "--workers", "1", "--overwrite", "--cache-dir", str(self.cache)]
         added = {
             "export": quick,
@@ -239,7 +239,7 @@ class Place:
     def shortened(self, words: list[str]) -> list[str]:
         """Shorten `spry up`: two devices, and a round of the project that is here, on a port of its own."""
         file = project.read(Path("spry.toml"))
-        quick = {"options": ("--no-measure", "--verify-directions", "0", "--cuts", "1", "--cache-dir", str(self.cache))}
+        quick = {"options": ("--no-measure", "--verify", "none", "--cuts", "1", "--cache-dir", str(self.cache))}
         parts = {"model": quick, "job": {"rounds": 1}, "server": {"port": self.port}}
         changed = {name: msgspec.structs.replace(getattr(file, name), **values) for name, values in parts.items()}
         Path("spry.toml").write_text(project.written(msgspec.structs.replace(file, **changed), {}))

@@ -8,7 +8,7 @@ from edge_client.bundle.manifest import AdapterSpec, Manifest, ModelSpec, Parame
 from edge_client.gradient.drawing import combine, step_directions
 from edge_client.wire.scalars import Participant, ScalarReport, as_published
 
-STEPS = 1000
+STEPS = 500
 
 
 def parameters(name, size):

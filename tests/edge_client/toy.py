@@ -147,13 +147,14 @@ class ToyRuntime:
         self.loaded: set[str] = set()
         self.most_loaded = 0
         self.ran: list[str] = []
+        self.aside: list[str] = []
 
     def load(self, program: ProgramSpec) -> None:
         self.loaded.add(program.name)
         self.most_loaded = max(self.most_loaded, len(self.loaded))
 
     def set_aside(self, program: ProgramSpec) -> None:
-        pass
+        self.aside.append(f"{program.segment}.{program.kind}")
 
     def release(self, program: ProgramSpec) -> None:
         self.loaded.discard(program.name)

@@ -7,3 +7,12 @@ def _one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _traces_of_its_own(request):
+    """A test that changes what tracing depends on neither finds traces nor leaves any."""
+    if "monkeypatch" in request.fixturenames:
+        from export.dual.builder import ProgramBuilder
+
+        request.getfixturevalue("monkeypatch").setattr(ProgramBuilder, "_traced", {})

@@ -1,5 +1,6 @@
 """Running captured graphs, and small modules to capture."""
 
+from functools import cache
 from types import SimpleNamespace
 
 import torch
@@ -7,13 +8,24 @@ from torch import Tensor, nn
 
 from export.graph.capture import capture
 from export.graph.captured import Captured
+from export.graph.editing import copy_of, module_of
 from export.graph.slots import Role, slot_of
 from export.model.loading import Loaded
 from export.tasks.registry import MODEL_TASKS
+from tests.export.models import tiny
 
 
 def captured(loaded: Loaded, batch: int, length: int) -> Captured:
     return capture(loaded.model, loaded.task, loaded.example_inputs(batch, length), {})
+
+
+_once = cache(lambda architecture, task, batch, length: captured(tiny(architecture, task), batch, length))
+
+
+def captured_tiny(architecture: str, task: str, batch: int, length: int) -> Captured:
+    """Return a graph of one's own of a tiny model, which is captured once."""
+    first: Captured = _once(architecture, task, batch, length)
+    return Captured(module_of(copy_of(first.graph.graph)), dict(first.stored))
 
 
 def evaluate(captured: Captured, inputs: dict[str, Tensor]) -> list[Tensor]:

@@ -97,11 +97,18 @@ def tiny(architecture: str, task: str, *, labels: int = 3) -> Loaded:
     return Loaded(architecture, model, found, tuple(map(str, range(labels))), None, PAD)
 
 
+_projections: dict[tuple[str, str], Projections] = {}
+
+
 @cache
 def projections(architecture: str, task: str) -> Projections:
-    """Return where adapters go; the same for every method."""
+    """Return where adapters go: the same for every method, and for tasks that have the blocks under one name."""
     loaded = tiny(architecture, task)
-    return find_projections(capture(loaded.model, loaded.task, loaded.example_inputs(2, 3), {}), LAYERS)
+    key = architecture, loaded.model.base_model_prefix
+    if key not in _projections:
+        seen = capture(loaded.model, loaded.task, loaded.example_inputs(2, 3), {})
+        _projections[key] = find_projections(seen, LAYERS)
+    return _projections[key]
 
 
 def batch_of(loaded: Loaded, lengths: list[int], length: int, seed: int = 0) -> dict[str, Tensor]:

@@ -20,7 +20,8 @@ from tests.export.models import batch_of, projections, tiny
 LENGTH, SIZE, CLIENTS = 9, 4, 3
 REAL = slice(SIZE - 1)
 """A batch's last row only fills it, and weighs nothing."""
-EXACT = 1e-5
+EXACT, KINKED = 1e-5, 1e-3
+"""Bounds of an error; the second where a unit of OPT's ReLU may be within rounding of zero, on either side of it."""
 CASES = [
     *[("bert", "seq-cls", method) for method in ("lora", "bottleneck", "ia3", "bitfit", "classifier")],
     *[("roberta", "seq-cls", method) for method in ("lora", "bitfit")],
@@ -42,6 +43,7 @@ class Clients:
         self.loaded, self.adapted = loaded, adapted
         self.model = RowModel(loaded, adapted, method, device="cpu", arithmetic=arithmetic)
         self.reference = Reference(adapted, loaded.task)
+        self.bound = KINKED if architecture == "opt" else EXACT
         self.batches = [self._batch(number) for number in range(CLIENTS)]
         self.weights = [self._moved() for _ in range(CLIENTS)]
 
@@ -129,7 +131,7 @@ def test_rows_are_the_model_differentiated_in_forward_mode(architecture, task, m
         directions = clients.directions(5)
         expected = clients.jvp(client, directions)[:, REAL]
         assert np.abs(expected).max() > 1e-3
-        close(product(found[client].gradients, directions)[:, REAL], expected)
+        close(product(found[client].gradients, directions)[:, REAL], expected, clients.bound)
         loss, logits = clients.outputs(client)
         mask = clients.batches[client].tokens["attention_mask"] == 1 if logits.ndim == 3 else np.arange(SIZE) < SIZE - 1
         for result in ((found[client].loss, found[client].logits), plain[client]):

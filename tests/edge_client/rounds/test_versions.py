@@ -53,16 +53,16 @@ def test_weights_of_a_lost_line_are_fetched_anew(trainable, task, kept, start, a
                                   headers={"Content-Type": "application/problem+json"})  # fmt: skip
         return httpx.Response(200, content=save(now), headers={"X-Spry-Version": str(version)})
 
-    with Bundle.open(trainable) as bundle:
-        initial = bundle.initial_adapter()
-        now = {name: value + 1 for name, value in initial.items()}
-        job = DeviceStore(tmp_path, "http://x").job("j")
-        if kept is not None:
-            job.save_weights("b", KeptWeights(kept[0], initial, published=kept[1]))
-        server = Server("http://x", transport=httpx.MockTransport(answer), patience=0)
-        begun = replace(task, bundle="b", version=version, published=published)
-        found = current(server, job, bundle, begun)
-        assert current(server, job, bundle, begun).version == version  # nothing more is asked
+    bundle = Bundle.open(trainable)
+    initial = bundle.initial_adapter()
+    now = {name: value + 1 for name, value in initial.items()}
+    job = DeviceStore(tmp_path, "http://x").job("j")
+    if kept is not None:
+        job.save_weights("b", KeptWeights(kept[0], initial, published=kept[1]))
+    server = Server("http://x", transport=httpx.MockTransport(answer), patience=0)
+    begun = replace(task, bundle="b", version=version, published=published)
+    found = current(server, job, bundle, begun)
+    assert current(server, job, bundle, begun).version == version  # nothing more is asked
     assert seen == asked
     assert found.version == version
     for name, value in found.weights.items():
@@ -99,23 +99,23 @@ def start(trainable, task, tmp_path):
     asked, told = [], []
 
     def started(answered, name=None):
-        with Bundle.open(trainable) as bundle:
-            right = {one.name: bundle.initial_adapter()[one.name] + 1 for one in bundle.manifest.trained}
-            content = save(right)
+        bundle = Bundle.open(trainable)
+        right = {one.name: bundle.initial_adapter()[one.name] + 1 for one in bundle.manifest.trained}
+        content = save(right)
 
-            def answer(asking: httpx.Request) -> httpx.Response:
-                asked.append(asking.url.path)
-                return httpx.Response(200, content=content, headers={"X-Spry-Version": str(VERSION)})
+        def answer(asking: httpx.Request) -> httpx.Response:
+            asked.append(asking.url.path)
+            return httpx.Response(200, content=content, headers={"X-Spry-Version": str(VERSION)})
 
-            server = Server("http://x", transport=httpx.MockTransport(answer), patience=0)
-            with mirror(*answered(content)) as (address, seen):
-                begun = replace(
-                    task, bundle="b", version=VERSION, published=LATER, mirrors=[address],
-                    weights=hashlib.sha256(content).hexdigest() if name is None else name,
-                )  # fmt: skip
-                store = DeviceStore(tmp_path, "http://x").job("j")
-                found = current(server, store, bundle, begun, told.append)
-                assert current(server, store, bundle, begun).version == VERSION  # nothing more is asked
+        server = Server("http://x", transport=httpx.MockTransport(answer), patience=0)
+        with mirror(*answered(content)) as (address, seen):
+            begun = replace(
+                task, bundle="b", version=VERSION, published=LATER, mirrors=[address],
+                weights=hashlib.sha256(content).hexdigest() if name is None else name,
+            )  # fmt: skip
+            store = DeviceStore(tmp_path, "http://x").job("j")
+            found = current(server, store, bundle, begun, told.append)
+            assert current(server, store, bundle, begun).version == VERSION  # nothing more is asked
         assert found.weights.keys() >= right.keys()
         assert all((found.weights[name] == value).all() for name, value in right.items())
         return seen, asked, told, begun.weights

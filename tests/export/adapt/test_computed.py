@@ -89,7 +89,7 @@ def test_the_exact_gradient_from_every_cut(trained, runtime, cut, low_memory):
 @pytest.fixture(scope="module", params=RUNTIMES)
 def anywhere(request, exported_once, model_folder, tmp_path_factory):
     """A runtime's name, its bundle beside PEFT, and the runtime."""
-    folder = exported_once(f"two-directions-{request.param}", runtimes=(request.param,), directions=(2,))
+    folder = exported_once(f"two-directions-{request.param}", runtimes=(request.param,), directions=(2,), verify="none")
     trained = Trained(folder, model_folder, tmp_path_factory.mktemp("anywhere"), seed=11)
     with open_runtime(request.param, folder, threads=1) as opened:
         yield request.param, trained, opened
@@ -138,27 +138,33 @@ def task_of(units, runtime, **training):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("blocks", "ran"), [(1, {"enter", "dual"}), (2, set())])
-def test_what_blocks_share_has_one_kind_of_gradient(exporting, tmp_path, blocks, ran):
-    """ALBERT's blocks are one: tangents enter in each of them, and the way back ends at the head, or at the first."""
+@pytest.fixture(scope="module")
+def albert(exporting, tmp_path_factory):
+    """A bundle whose blocks are one."""
+    base = tmp_path_factory.mktemp("models") / "tiny-albert"
     config = transformers.AlbertConfig(
         vocab_size=90, embedding_size=16, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=64, max_position_embeddings=32, initializer_range=0.2,
     )  # fmt: skip
     torch.manual_seed(0)
-    transformers.AlbertModel(config).save_pretrained(tmp_path / "tiny-albert")
-    opened = Bundle.open(exporting(source=str(tmp_path / "tiny-albert"), directions=(2,)))
-    manifest, random = opened.manifest, np.random.default_rng(3)
+    transformers.AlbertModel(config).save_pretrained(base)
+    return Bundle.open(exporting(source=str(base), directions=(2,), verify="none"))
+
+
+@pytest.mark.parametrize(("blocks", "ran"), [(1, {"enter", "dual"}), (2, set())])
+def test_what_blocks_share_has_one_kind_of_gradient(albert, blocks, ran):
+    """Tangents enter in each of ALBERT's blocks, and the way back ends at the head, or at the first."""
+    manifest, random = albert.manifest, np.random.default_rng(3)
     units = [0]
     assert {unit.segments for unit in manifest.units} == {("block.0", "block.1")}
     tokens = {name: np.ones((4, LENGTH), np.int64) for name in manifest.inputs}
     tokens |= {"input_ids": random.integers(0, 90, (4, LENGTH)), "token_type_ids": np.zeros((4, LENGTH), np.int64)}
     batch = Batch(0, tokens, random.integers(0, 3, 4), np.ones(4, np.float32))
-    initial = sorted(opened.initial_adapter().items())
+    initial = sorted(albert.initial_adapter().items())
     weights = {name: value + random.normal(0, 0.1, value.shape).astype(np.float32) for name, value in initial}
     mixed = task_of(units, "onnx", estimator="mixed", exact_blocks=blocks, directions=manifest.units[0].size)
     exact = task_of(units, "onnx", estimator="exact")
-    with open_runtime("onnx", opened.folder, threads=1) as runtime:
+    with open_runtime("onnx", albert.folder, threads=1) as runtime:
         assert {program.kind for program in programs_of(manifest, mixed)} - {"plain", "vjp"} == ran
         found, expected = (
             estimator_for(manifest, task, Passes(manifest, runtime, task)).gradient(batch, weights, 0).gradients
@@ -182,7 +188,7 @@ def test_the_other_shape(bundle, model_folder, runtime, tmp_path):
 @pytest.mark.parametrize("method", sorted({*ADAPTERS} - {"lora"}))
 def test_every_adapter_loads_with_peft(exporting, model_folder, tmp_path, method):
     """Keys, shapes and configuration are PEFT's own: a server's result is an ordinary adapter folder."""
-    folder = exporting(adapter=everywhere(method, rank=2), cuts=1)
+    folder = exporting(adapter=everywhere(method, rank=2), cuts=1, verify="none")
     trained = Trained(folder, model_folder, tmp_path)
     assert trained.manifest.adapter.method == method
     assert bool(trained.manifest.units) == (method != "classifier")
@@ -193,7 +199,7 @@ def test_every_adapter_loads_with_peft(exporting, model_folder, tmp_path, method
 
 
 def test_spans(exporting, model_folder, tmp_path):
-    folder = exporting(task="qa", cuts=1)
+    folder = exporting(task="qa", cuts=1, verify="none")
     trained = Trained(folder, model_folder, tmp_path)
     assert trained.manifest.model.labels == ()
     chain = [(segment.name, segment.first_block, segment.last_block) for segment in trained.manifest.segments]

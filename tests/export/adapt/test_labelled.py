@@ -145,11 +145,11 @@ def test_every_adapter_gets_a_standardized_head(loaded, desk):
 def test_the_command_finds_directions_by_examples(model_folder, desk, tmp_path):
     app = typer.Typer()
     app.command()(export)
-    common = "--labels no,yes --peft bottleneck --rank 2 --batch 2 --seq 8 --verify none --no-measure --no-cache"
+    common = "--labels no,yes --peft bottleneck --rank 2 --batch 2 --seq 8 --cuts 1 --verify none --no-measure"
     bundles = []
     for name, examples in (("with", ["--examples", str(desk())]), ("without", [])):
         out = tmp_path / name
-        words = [str(model_folder), *common.split(), "--workers", "1", *examples, "--out", str(out)]
+        words = [str(model_folder), *common.split(), "--no-cache", "--workers", "1", *examples, "--out", str(out)]
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output
         bundles.append((out / "adapter" / "adapter_model.safetensors").read_bytes())

@@ -1,4 +1,4 @@
-"""Test what is measured beside a bundle; the command that shows it is tried in tests/edge_client/commands."""
+"""Test what is measured beside a bundle, in this process; in tests/edge_client/commands a command runs some of it."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import torch
 
 from edge_client.bundle.folder import Bundle
 from edge_client.commands.bench.figures import EAGER, STOCK_EXECUTORCH, STOCK_FP32, STOCK_INT8, STOCK_ONNX
-from export.check import baselines, stock, stock_export
+from export.check import baselines, eager, stock, stock_export
 from export.check.baselines import BASELINES, measure
 from export.check.eager import checkpoint_blocks, tokens_of
 from export.check.stock import Sizes, executorch_loader, file_of, onnx_loader
@@ -23,9 +23,15 @@ SIZES = Sizes(inputs=3, batch=2, length=8, threads=1)
 
 @pytest.fixture(scope="module")
 def exported(tiny, tmp_path_factory):
+    """Export a model of one block, whose usual weights round well, as stock runtimes' users do."""
     folder = tmp_path_factory.mktemp("stock")
+    source = shutil.copytree(tiny, folder / "bundle")
+    config = source / "model_config.json"
+    fewer = json.loads(config.read_text()) | {"num_hidden_layers": 1, "initializer_range": 0.02}
+    config.write_text(json.dumps(fewer).ljust(config.stat().st_size))
+    torch.manual_seed(0)
     for runtime in (STOCK_ONNX, STOCK_EXECUTORCH):
-        stock_export.main(runtime, str(tiny), str(folder), "2", "8")
+        stock_export.main(runtime, str(source), str(folder), "2", "8")
     return folder
 
 
@@ -49,6 +55,15 @@ def test_a_stock_forward_is_measured(exported, capsys, runtime):
     stock.main(runtime, STOCK_FP32, str(exported), "3", "2", "8", "1", "1")
     row = json.loads(capsys.readouterr().out)
     assert (row["runtime"], row["step"]) == (runtime, STOCK_FP32)
+    assert row["cpu_ms"] > 0
+    assert row["rss_mb"] > row["peak_mb"] >= 0
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_step_of_eager_pytorch_is_measured(tiny, capsys, name):
+    eager.main(str(tiny), name, "2", "8", "1", "1")
+    row = json.loads(capsys.readouterr().out)
+    assert (row["runtime"], row["step"]) == (EAGER, name)
     assert row["cpu_ms"] > 0
     assert row["rss_mb"] > row["peak_mb"] >= 0
 

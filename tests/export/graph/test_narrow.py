@@ -8,7 +8,7 @@ from export.graph.flops import count_flops
 from export.graph.narrow import narrow
 from export.graph.segments import block_calls, split
 from export.graph.slots import value_of
-from tests.export.graphs import captured, evaluate, text_of, toy
+from tests.export.graphs import captured, captured_tiny, evaluate, text_of, toy
 from tests.export.models import LAYERS, batch_of, tiny
 
 BATCH, LENGTH = 2, 7
@@ -25,7 +25,7 @@ def linears_of_last_block(found):
 def test_only_the_read_row_remains_in_the_last_block(architecture):
     loaded = tiny(architecture, "seq-cls")
     inputs = batch_of(loaded, [LENGTH, 4], LENGTH)
-    found = captured(loaded, BATCH, LENGTH)
+    found = captured_tiny(architecture, "seq-cls", BATCH, LENGTH)
     before, flops = evaluate(found, inputs), count_flops(found.graph)
     narrow(found)
     after = evaluate(found, inputs)
@@ -41,7 +41,7 @@ def test_only_the_read_row_remains_in_the_last_block(architecture):
     ("architecture", "expected"), [("bert", [False, True]), ("distilbert", [False, True]), ("llama", [False, False])]
 )
 def test_segments_say_which_of_them_hands_on_one_token(architecture, expected):
-    found = captured(tiny(architecture, "seq-cls"), BATCH, LENGTH)
+    found = captured_tiny(architecture, "seq-cls", BATCH, LENGTH)
     whole = [segment.one_token for segment in split(found, LAYERS, range(LAYERS))]
     narrow(found)
     narrowed = [segment.one_token for segment in split(found, LAYERS, range(LAYERS))]
@@ -55,7 +55,7 @@ def without_labels(inputs):
 
 @pytest.mark.parametrize("architecture", READ_ONE_TOKEN)
 def test_earlier_blocks_are_whole(architecture):
-    found = captured(tiny(architecture, "seq-cls"), BATCH, LENGTH)
+    found = captured_tiny(architecture, "seq-cls", BATCH, LENGTH)
     narrow(found)
     calls = block_calls(found.graph, LAYERS)
     rows = {value_of(n).shape[1] for n, block in calls.items() if block < LAYERS - 1 and n.target is ops.linear}
@@ -65,7 +65,7 @@ def test_earlier_blocks_are_whole(architecture):
 @pytest.mark.parametrize("architecture", READ_THE_LAST_TOKEN)
 def test_a_token_that_depends_on_the_data_leaves_the_model_as_it_is(architecture):
     """The last token that is not padding is another one in each example."""
-    found = captured(tiny(architecture, "seq-cls"), BATCH, LENGTH)
+    found = captured_tiny(architecture, "seq-cls", BATCH, LENGTH)
     before = text_of(found)
     narrow(found)
     assert text_of(found) == before
@@ -75,7 +75,7 @@ def test_a_token_that_depends_on_the_data_leaves_the_model_as_it_is(architecture
     ("architecture", "task"), [("bert", "qa"), ("gpt2", "causal-lm"), ("llama", "causal-lm"), ("bert", "causal-lm")]
 )
 def test_a_head_that_reads_all_tokens_leaves_the_model_as_it_is(architecture, task):
-    found = captured(tiny(architecture, task), BATCH, LENGTH)
+    found = captured_tiny(architecture, task, BATCH, LENGTH)
     before = text_of(found)
     narrow(found)
     assert text_of(found) == before

@@ -7,10 +7,10 @@ from edge_client.bundle.manifest import EMBED, HEAD
 from export.errors import ExportError
 from export.graph.segments import block_calls, boundaries, split
 from export.graph.slots import STORED, Role, Slot, slot_of
-from tests.export.graphs import captured, evaluate, toy
+from tests.export.graphs import captured_tiny, evaluate, toy
 from tests.export.models import CONFIGS, LAYERS, batch_of, tiny
 
-BATCH, LENGTH = 2, 6
+BATCH, LENGTH = 2, 7
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,8 @@ def chained(segments, stored, inputs):
 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_the_chain_computes_what_the_model_does(architecture):
-    loaded = tiny(architecture, "seq-cls")
-    inputs = batch_of(loaded, [LENGTH, 4], LENGTH)
-    found = captured(loaded, BATCH, LENGTH)
+    inputs = batch_of(tiny(architecture, "seq-cls"), [LENGTH, 4], LENGTH)
+    found = captured_tiny(architecture, "seq-cls", BATCH, LENGTH)
     segments = split(found, LAYERS, range(LAYERS))
     assert [segment.name for segment in segments] == [EMBED, "block.0", "block.1", HEAD]
     assert [segment.blocks for segment in segments[1:-1]] == [range(1), range(1, 2)]
@@ -59,9 +58,8 @@ def test_the_chain_computes_what_the_model_does(architecture):
 
 
 def test_groups_of_blocks():
-    loaded = tiny("bert", "seq-cls")
-    inputs = batch_of(loaded, [LENGTH, 4], LENGTH)
-    found = captured(loaded, BATCH, LENGTH)
+    inputs = batch_of(tiny("bert", "seq-cls"), [LENGTH, 4], LENGTH)
+    found = captured_tiny("bert", "seq-cls", BATCH, LENGTH)
     segments = split(found, LAYERS, [0])
     assert [(segment.name, segment.blocks) for segment in segments[1:-1]] == [("block.0", range(LAYERS))]
     torch.testing.assert_close(chained(segments, found.stored, inputs), evaluate(found, inputs), rtol=1e-5, atol=1e-6)
@@ -69,7 +67,7 @@ def test_groups_of_blocks():
 
 def test_weights_lie_in_the_segment_that_reads_them():
     """A norm that ends a block lies in the segment behind it, so that a sum crosses."""
-    found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
+    found = captured_tiny("bert", "seq-cls", BATCH, LENGTH)
     embed, first, second, head = (
         {slot.name.removeprefix("bert.") for slot in segment.slots(Role.FROZEN)}
         for segment in split(found, LAYERS, range(LAYERS))
@@ -90,7 +88,7 @@ def test_weights_lie_in_the_segment_that_reads_them():
 
 def test_a_norm_that_is_trained_stays_in_its_block():
     """Its unit is found where it was asked for."""
-    found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
+    found = captured_tiny("bert", "seq-cls", BATCH, LENGTH)
     for node in found.graph.graph.nodes:
         if node.op == "placeholder" and slot_of(node).name.endswith("layer.0.output.LayerNorm.weight"):
             node.meta["slot"] = Slot(Role.ADAPTER, slot_of(node).name)
@@ -100,7 +98,7 @@ def test_a_norm_that_is_trained_stays_in_its_block():
 
 
 def test_segments_to_be_taken_apart_end_in_their_own_norms():
-    found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
+    found = captured_tiny("bert", "seq-cls", BATCH, LENGTH)
     inputs = batch_of(tiny("bert", "seq-cls"), [LENGTH, 4], LENGTH)
     segments = split(found, LAYERS, range(LAYERS), apart=True)
     for block, segment in enumerate(segments[1:-1]):
@@ -109,13 +107,13 @@ def test_segments_to_be_taken_apart_end_in_their_own_norms():
 
 
 def test_the_head_reads_labels():
-    found = captured(tiny("bert", "seq-cls"), BATCH, LENGTH)
+    found = captured_tiny("bert", "seq-cls", BATCH, LENGTH)
     head = split(found, LAYERS, range(LAYERS))[-1]
     assert [slot.name for slot in head.slots(Role.INPUT)] == ["labels"]
 
 
 def test_shared_blocks_read_the_same_weights():
-    found = captured(tiny("albert", "seq-cls"), BATCH, LENGTH)
+    found = captured_tiny("albert", "seq-cls", BATCH, LENGTH)
     _, *blocks, _ = split(found, LAYERS, range(LAYERS))
     first, second = ({slot.name for slot in block.slots(Role.FROZEN)} for block in blocks)
     norm = "albert.encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm"
@@ -124,7 +122,7 @@ def test_shared_blocks_read_the_same_weights():
 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_blocks_are_found_by_how_often_they_are_called(architecture):
-    found = captured(tiny(architecture, "seq-cls"), BATCH, LENGTH)
+    found = captured_tiny(architecture, "seq-cls", BATCH, LENGTH)
     calls = block_calls(found.graph, LAYERS)
     assert set(calls.values()) == set(range(LAYERS))
     order = [calls[node] for node in found.graph.graph.nodes if node in calls]

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
 from torch import fx
 
-from edge_client.bundle.manifest import DUAL, PLAIN, VJP
+from edge_client.bundle.manifest import DUAL, ENTER, PLAIN, VJP
 from edge_client.errors import ProgramInputError
 from edge_client.runtimes.runtime import open_runtime
 from export.dual.programs import Program
@@ -70,13 +65,12 @@ def check(programs, stored, precision, folder):
 @pytest.mark.parametrize(
     ("architecture", "task", "method", "segments", "directions", "precision"),
     [
-        ("bert", "seq-cls", "lora", (0, 1, 2, 3), 1, "none"),
+        ("bert", "seq-cls", "lora", (0, 2, 3), 1, "none"),
         ("roberta", "qa", "ia3", (0, 3), 2, "none"),
         ("albert", "seq-cls", "bitfit", (2,), 2, "none"),
         ("gpt2", "causal-lm", "bitfit", (3,), 1, "none"),
         ("opt", "seq-cls", "lora", (0, 2), 1, "none"),
-        ("gemma3", "causal-lm", "lora", (2,), 2, "none"),
-        ("llama", "seq-cls", "bottleneck", (2,), 2, "none"),
+        ("gemma3", "causal-lm", "bottleneck", (2,), 2, "none"),
         ("qwen3", "seq-cls", "ia3", (3,), 1, "none"),
         ("bert", "seq-cls", "bottleneck", (0, 2), 1, "int8"),
         ("opt", "causal-lm", "lora", (3,), 1, "int4"),
@@ -88,16 +82,20 @@ def test_every_program_computes_what_its_graph_does(
 ):
     chain = Chain.build(architecture, task, method, batch=BATCH, length=LENGTH, narrowed=True)
     for index in segments:
-        check(segment_programs(chain, index, directions), chain.captured.stored, precision, tmp_path)
+        programs = segment_programs(chain, index, directions)
+        kinds = {shaped.program.kind for shaped in programs}
+        if architecture != "bert" and {ENTER, DUAL} <= kinds:  # a block's dual program has the operators of these two
+            programs = [shaped for shaped in programs if shaped.program.kind not in (PLAIN, ENTER)]
+        check(programs, chain.captured.stored, precision, tmp_path)
 
 
-@pytest.mark.parametrize("precision", ["none", "int8", "int4"])
 @torch.no_grad()
-def test_a_vocabulary_in_parts(precision, tmp_path, monkeypatch):
+def test_a_vocabulary_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "LARGEST", 64 * 32)
     monkeypatch.setattr(partition, "_MANY_ELEMENTS", BATCH * LENGTH * 64)  # as in a large batch
     chain = Chain.build("llama", "causal-lm", "lora", batch=BATCH, length=LENGTH)
-    check(segment_programs(chain, 3, 2), chain.captured.stored, precision, tmp_path)
+    for precision in BOUND:
+        check(segment_programs(chain, 3, 2), chain.captured.stored, precision, tmp_path / precision)
 
 
 @torch.no_grad()
@@ -206,21 +204,6 @@ def test_bytes_depend_on_the_programs_alone(product):
         assert LOWERING.lower("block.0", programs[::-1], stored, precision) == first
 
 
-def digest():
-    """Return the digest of a block's file."""
-    chain = Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH)
-    (content,) = LOWERING.lower("block.1", segment_programs(chain, 2)[:2], chain.captured.stored, "int8").files.values()
-    return hashlib.sha256(content).hexdigest()
-
-
-def test_another_process_writes_the_same_bytes():
-    code = "from tests.export.lower.test_executorch import digest; print(digest())"
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    environment = os.environ | {"PYTHONHASHSEED": "7"}
-    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=300, env=environment)
-    assert done.stdout.split()[-1] == digest()
-
-
 def test_the_lowering_is_found_by_its_name():
     assert lowering("executorch") is LOWERING
     assert LOWERING.versions()["torch"] == str(torch.__version__)
@@ -229,19 +212,23 @@ def test_the_lowering_is_found_by_its_name():
 # --- what is left to slow kernels ---
 
 
-def test_large_programs_leave_nothing_to_slow_kernels():
-    chain = Chain.build("bert", "seq-cls", "lora", batch=8, length=64)
-    programs = {shaped.program.kind: shaped for shaped in segment_programs(chain, 2)}
+@pytest.fixture(scope="module")
+def large():
+    """A batch of a usual size."""
+    return Chain.build("bert", "seq-cls", "lora", batch=8, length=64)
+
+
+def test_large_programs_leave_nothing_to_slow_kernels(large):
+    programs = {shaped.program.kind: shaped for shaped in segment_programs(large, 2)}
     chosen = [programs[DUAL], programs[VJP]]
-    assert LOWERING.lower("block.1", chosen, chain.captured.stored, "none").fallbacks == []
+    assert LOWERING.lower("block.1", chosen, large.captured.stored, "none").fallbacks == []
 
 
 @pytest.mark.parametrize("precision", ["none", "int8", "int4"])
-def test_a_program_is_one_delegate(precision):
-    chain = Chain.build("bert", "seq-cls", "lora", batch=8, length=64)
-    weights = StoredWeights(chain.captured.stored, precision)
-    for shaped in segment_programs(chain, 2, directions=2):
-        program = translated(*rewritten(shaped.program, chain.captured.stored), weights)
+def test_a_program_is_one_delegate(large, precision):
+    weights = StoredWeights(large.captured.stored, precision)
+    for shaped in segment_programs(large, 2, directions=2):
+        program = translated(*rewritten(shaped.program, large.captured.stored), weights)
         assert len(SegmentPartitioner().partition(program).partition_tags) == 1
 
 

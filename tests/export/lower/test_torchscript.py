@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
-import subprocess
-import sys
 import zipfile
 
 import pytest
@@ -35,23 +32,36 @@ def chain(request):
     return Chain.build(*request.param, batch=BATCH, length=LENGTH, narrowed=True)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@torch.no_grad()
-def test_every_program_computes_what_its_graph_does(chain, precision):
-    check(chain, precision)
+@pytest.fixture(scope="module", params=PRECISIONS)
+def files(request, chain):
+    """The precision, and each segment's programs with what they are lowered to."""
+    return request.param, lowered(chain, request.param)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@torch.no_grad()
-def test_a_vocabulary_in_parts(precision, monkeypatch):
-    monkeypatch.setattr(vocabulary, "LARGEST", 64 * 32)
-    check(Chain.build("llama", "causal-lm", "lora", batch=BATCH, length=LENGTH), precision)
-
-
-def check(chain, precision):
+def lowered(chain, precision):
     stored = chain.captured.stored
-    for segment, programs in programs_of(chain, 2).items():
-        lowered = LOWERING.lower(segment, programs, stored, precision)
+    return {
+        segment: (programs, LOWERING.lower(segment, programs, stored, precision))
+        for segment, programs in programs_of(chain, 2).items()
+    }
+
+
+@torch.no_grad()
+def test_every_program_computes_what_its_graph_does(chain, files):
+    precision, segments = files
+    check(segments, chain.captured.stored, precision)
+
+
+@torch.no_grad()
+def test_a_vocabulary_in_parts(monkeypatch):
+    monkeypatch.setattr(vocabulary, "LARGEST", 64 * 32)
+    chain = Chain.build("llama", "causal-lm", "lora", batch=BATCH, length=LENGTH)
+    for precision in PRECISIONS:
+        check(lowered(chain, precision), chain.captured.stored, precision)
+
+
+def check(segments, stored, precision):
+    for segment, (programs, lowered) in segments.items():
         assert lowered.fallbacks == []
         assert list(lowered.files) == [f"torchscript/{segment}.pt"]
         (content,) = lowered.files.values()
@@ -75,10 +85,9 @@ def code_of(content: bytes) -> str:
         return "".join(archive.read(name).decode() for name in archive.namelist() if name.endswith(".py"))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_files_name_no_device_and_no_operators_of_our_own(chain, precision):
-    for segment, programs in programs_of(chain, 2).items():
-        (content,) = LOWERING.lower(segment, programs, chain.captured.stored, precision).files.values()
+def test_files_name_no_device_and_no_operators_of_our_own(files):
+    for segment, (_, lowered) in files[1].items():
+        (content,) = lowered.files.values()
         code = code_of(content)
         assert "torch.linear" in code or segment in ("embed", "head")
         assert "spry" not in code
@@ -116,24 +125,6 @@ def test_bytes_depend_on_the_input_alone(block):
         assert first == again
         turned = LOWERING.lower("block.1", programs[::-1], stored, precision)
         assert turned.files == first.files
-
-
-def digests() -> list[str]:
-    chain, found = Chain.build("bert", "seq-cls", "lora", batch=BATCH, length=LENGTH), []
-    for segment in ("block.1", "head"):
-        lowered = LOWERING.lower(segment, programs_of(chain, 2)[segment], chain.captured.stored, "int4")
-        (content,) = lowered.files.values()
-        found.append(hashlib.sha256(content).hexdigest())
-    return found
-
-
-def test_another_process_writes_the_same_bytes():
-    """With a hash seed of its own, and nothing traced before; here something was."""
-    torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
-    code = "from tests.export.lower.test_torchscript import digests; print(*digests())"
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=300)
-    assert done.stdout.split() == digests()
 
 
 def test_the_lowering_is_found_by_its_name():

@@ -17,8 +17,7 @@ AUTO = Training(batch=2, length=8, estimator="auto")
 
 @pytest.fixture
 def manifest(bundle):
-    with Bundle.open(bundle) as opened:
-        return opened.manifest
+    return Bundle.open(bundle).manifest
 
 
 @pytest.mark.parametrize(
@@ -89,8 +88,8 @@ def test_a_device_takes_no_more_than_its_rounds_depth(manifest):
 
 
 def test_where_all_learns_by_the_units_nobody_has_nothing_to_do(talker):
-    with Bundle.open(talker) as opened:
-        manifest = opened.manifest
+    opened = Bundle.open(talker)
+    manifest = opened.manifest
     (batch, length), *_ = manifest.shapes
     training = {"batch": batch, "length": length, "estimator": "auto"}
     settings = complete(JobSettings.model_validate({"training": training, "passes": 2}), manifest)

@@ -54,8 +54,8 @@ def test_a_run_ends_with_scores_and_an_adapter_the_same_for_any_number_of_proces
     one, two = done(plan, tmp_path / "one"), done(plan, tmp_path / "two", workers=2)
     assert bits(one) == bits(two)
     assert {"accuracy", "accuracy_personal"} <= lines(one)[-1].keys()
-    with Bundle.open(trainable) as bundle:
-        initial = bundle.initial_adapter()
+    bundle = Bundle.open(trainable)
+    initial = bundle.initial_adapter()
     learned = load_file(one / "adapter" / "adapter_model.safetensors")
     assert {name: value.shape for name, value in learned.items()} == {n: v.shape for n, v in initial.items()}
     assert any((value != initial[name]).any() for name, value in learned.items())

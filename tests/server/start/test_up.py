@@ -39,7 +39,7 @@ def project(spry, model_folder, tmp_path_factory):
         rows = table(work / "rows.csv", ("sentence", "category"), tickets(48))
         assert spry("new", "mine", "--data", rows, "--model", model_folder) == 0
         folder = work / "mine"
-        change(folder, model={"options": ("--no-measure", "--verify-directions", "1")}, job={"rounds": 2})
+        change(folder, model={"options": ("--no-measure", "--verify", "none")}, job={"rounds": 2})
         patch.chdir(folder)
         assert spry("up", "--try", 2) == 0
         yield Project(folder)

@@ -21,8 +21,8 @@ GIVEN = {"method": "spry", "preset": None, "model": "tiny", "data": "news", "see
     ],
 )
 def test_clients_train_as_a_server_would_have_them(bundle, able, passes, depths, units):
-    with Bundle.open(bundle) as opened:
-        manifest = opened.manifest
+    opened = Bundle.open(bundle)
+    manifest = opened.manifest
     plan = plan_for(settings={"training": {"batch": 2, "length": 8}, "passes": passes}, able=able, **GIVEN)
     variants = variants_in(plan, plan.settings, manifest, clients=8)
     assert (variants.of(0).exact_blocks, variants.of(7).exact_blocks) == depths
@@ -32,8 +32,8 @@ def test_clients_train_as_a_server_would_have_them(bundle, able, passes, depths,
 
 @pytest.mark.parametrize(("others", "depth"), [("block", 1), ("forward", 0), ("absent", 1)])
 def test_the_others_go_back_through_a_block_or_not_at_all(bundle, others, depth):
-    with Bundle.open(bundle) as opened:
-        manifest = opened.manifest
+    opened = Bundle.open(bundle)
+    manifest = opened.manifest
     settings = {"training": {"batch": 2, "length": 8}, "per_round": 2}
     plan = plan_for(settings=settings, able=0.5, others=others, clients=8, **GIVEN)
     assert plan.present == (4 if others == "absent" else 8)
@@ -41,8 +41,8 @@ def test_the_others_go_back_through_a_block_or_not_at_all(bundle, others, depth)
 
 
 def test_who_has_no_choice_keeps_to_the_settings(bundle):
-    with Bundle.open(bundle) as opened:
-        manifest = opened.manifest
+    opened = Bundle.open(bundle)
+    manifest = opened.manifest
     plan = plan_for(settings={"training": {"estimator": "forward"}}, **GIVEN)
     variants = variants_in(plan, plan.settings, manifest, clients=8)
     assert variants.of(0) == variants.of(7) == plan.settings.training
