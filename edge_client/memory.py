@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from .errors import SpryError
 
-_STATUS = Path("/proc/self/status")
 _RESET_PEAK = Path("/proc/self/clear_refs")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE, _KEPT = 4 << 20, 16 << 20
@@ -27,12 +26,13 @@ class MeasureError(SpryError):
     """Memory could not be measured."""
 
 
-def resident(field: str = "VmRSS") -> int:
-    """Return this process's memory now (`RssAnon`, `RssFile`: its parts), or by `VmHWM` its peak since a reset."""
-    for line in _STATUS.read_text().splitlines():
+def resident(field: str = "VmRSS", process: int | str = "self") -> int:
+    """Return a process's memory now (`RssAnon`, `RssFile`: its parts), or by `VmHWM` its peak since a reset."""
+    status = Path(f"/proc/{process}/status")
+    for line in status.read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
-    raise MeasureError(f"{_STATUS} has no {field}, so memory cannot be measured on this machine: use one with Linux")
+    raise MeasureError(f"{status} has no {field}, so memory cannot be measured on this machine: use one with Linux")
 
 
 def reset_peak() -> None:

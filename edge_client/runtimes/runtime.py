@@ -300,6 +300,8 @@ def open_runtime(name: str, folder: Path, *, threads: int = 0, device: str = CPU
     try:
         kind: type[Runtime] = resolve_name(used.opens)
     except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # an interrupted import of a compiled library
+            raise error.__cause__ from None
         raise RuntimeMissing(f"the runtime {name}", used.extra, str(error), used.distribution) from error
     return kind(folder, threads=threads, device=device)
 
