@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -266,13 +266,28 @@ def _code_version() -> str:
 def prune(cache: Path, limit: int) -> None:
     """Forget what killed exports left, and the results used longest ago until the cache is below `limit` bytes."""
     for path in cache.glob(f"{_PARTIAL}*"):
-        if path.stat().st_mtime < time.time() - _DAY:
+        if _last_used(path) < time.time() - _DAY:
             shutil.rmtree(path, ignore_errors=True)
-    folders = sorted((path for path in cache.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    sizes = {folder: sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) for folder in folders}
+    folders = [path for path in cache.iterdir() if path.is_dir() and not path.name.startswith(_PARTIAL)]
+    sizes = {folder: _bytes(folder) for folder in sorted(folders, key=_last_used)}
     total = sum(sizes.values())
-    for folder in folders:
+    for folder, size in sizes.items():
         if total <= limit:
             return
         shutil.rmtree(folder, ignore_errors=True)
-        total -= sizes[folder]
+        total -= size
+
+
+def _last_used(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # another export of the same moment has renamed or pruned it
+        return time.time()
+
+
+def _bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total

@@ -1,9 +1,11 @@
 """Lowering in processes and from the cache, on the segments of a tiny model."""
 
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -195,6 +197,7 @@ def kept(cache, name, size, age):
     (folder / "file").write_bytes(bytes(size))
     used = time.time() - age
     os.utime(folder, (used, used))
+    return folder
 
 
 def test_what_was_used_longest_ago_goes_first(tmp_path):
@@ -222,3 +225,24 @@ def test_what_killed_exports_left_goes_after_a_day(tmp_path):
     kept(tmp_path, ".lowering-new", 10, 100)
     jobs.prune(tmp_path, 1000)
     assert entries(tmp_path) == [".lowering-new"]
+
+
+def test_exports_of_the_same_moment_take_results_from_each_other(tmp_path):
+    def another():
+        for number in itertools.count():
+            kept(tmp_path, f".lowering-{number}", 10, 0).rename(tmp_path / str(number))
+            jobs.prune(tmp_path, 100)
+            if ended.is_set():
+                return
+
+    ended = threading.Event()
+    thread = threading.Thread(target=another)
+    thread.start()
+    try:
+        for _ in range(300):
+            jobs.prune(tmp_path, 100)
+    finally:
+        ended.set()
+        thread.join()
+    jobs.prune(tmp_path, 0)
+    assert entries(tmp_path) == []
