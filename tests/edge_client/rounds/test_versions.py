@@ -72,6 +72,8 @@ def test_weights_of_a_lost_line_are_fetched_anew(trainable, task, kept, start, a
 class Mirror(http.server.BaseHTTPRequestHandler):
     """Answers with what the test says."""
 
+    disable_nagle_algorithm = True  # headers and body are two packets, and the second would wait 40 ms
+
     def do_GET(self):
         self.server.asked.append(self.path)
         status, body = self.server.answer

@@ -35,6 +35,8 @@ WRONG = {
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
+    disable_nagle_algorithm = True  # headers and body are two packets, and the second would wait 40 ms
+
     def do_GET(self):
         self.server.seen.append((self.path, dict(self.headers)))
         bundle, _, path = self.path.removeprefix("/below/").partition("/")

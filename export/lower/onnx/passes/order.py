@@ -16,13 +16,10 @@ def delay(nodes: list[NodeProto], given: Collection[str]) -> None:
 
     `given` names the values that are held throughout: inputs and weights.
     """
-    for node in reversed(list(nodes)):
-        place = next(i for i, other in enumerate(nodes) if other is node)
-        first = next((i for i in range(place + 1, len(nodes)) if _reads(nodes[i], node.output)), place + 1)
-        held = {name for later in nodes[first:] for name in later.input}
-        if first > place + 1 and all(name in held or name in given for name in node.input if name):
+    reads = [frozenset(node.input) - {""} for node in nodes]  # in the order of `nodes`, at every moment
+    for place in reversed(range(len(nodes))):
+        gives = set(nodes[place].output)
+        first = next((i for i in range(place + 1, len(nodes)) if not gives.isdisjoint(reads[i])), place + 1)
+        if first > place + 1 and reads[place].difference(given) <= frozenset().union(*reads[first:]):
             nodes.insert(first - 1, nodes.pop(place))
-
-
-def _reads(node: NodeProto, names: Collection[str]) -> bool:
-    return any(name in names for name in node.input)
+            reads.insert(first - 1, reads.pop(place))
