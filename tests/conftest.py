@@ -19,7 +19,7 @@ from hypothesis import settings
 from edge_client.wire.protocol import ServerOptimizers, Task, Training
 from export.cli import default_cache
 from tests import android, warm
-from tests.order import by_cost, is_quick
+from tests.order import dealt, is_quick
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client: no test needs the network
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -58,7 +58,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=by_cost)
+    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     for item in items:
         if is_quick(item):
             item.add_marker(pytest.mark.quick)

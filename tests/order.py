@@ -1,28 +1,35 @@
 """Which tests run first, and which are quick: by their place, as a mark at each of two thousand would be forgotten."""
 
+from collections import deque
+from collections.abc import Sequence
+from itertools import groupby
+
 import pytest
 
 LONG = (
-    "tests/server/demo/test_demo.py",
-    "tests/server/start/test_up.py",
-    "tests/server/web/test_schema.py",
-    "tests/server/simulation/compute/",
-    "tests/server/simulation/run/test_parity.py",
-    "tests/server/simulation/run/test_resume.py",
-    "tests/server/ops/test_backup.py",
-    "tests/edge_client/commands/test_bench.py",
-    "tests/export/adapt/test_computed.py",
-    "tests/export/check/test_baselines.py",
-    "tests/export/test_cli.py",
-    "tests/export/test_generation.py",
-    "tests/export/test_pipeline.py",
-    "tests/export/lower/",
-    "tests/test_android_native.py",
     "tests/test_benchmark_scripts.py",
     "tests/test_boards.py",
+    "tests/export/test_pipeline.py",
+    "tests/export/test_architectures.py",
     "tests/test_guides.py",
+    "tests/export/lower/test_executorch.py",
+    "tests/export/test_generation.py",
+    "tests/server/demo/test_demo.py",
+    "tests/server/simulation/compute/",
+    "tests/server/simulation/run/test_resume.py",
+    "tests/edge_client/commands/test_bench.py",
+    "tests/server/start/test_up.py",
+    "tests/export/check/test_baselines.py",
+    "tests/export/lower/test_processes.py",
+    "tests/export/test_cli.py",
+    "tests/server/ops/test_backup.py",
+    "tests/edge_client/test_android_training.py",
+    "tests/test_android_native.py",
+    "tests/server/web/test_schema.py",
 )
-"""Single tests of ten seconds and more: begun last, one would keep a process busy when the others have ended."""
+"""Files with tests of ten seconds and more: begun last, one would keep a process busy when the others have ended."""
+ALONE = ("tests/test_benchmark_scripts.py", "tests/test_boards.py")
+"""Files whose tests share little: each of them is dealt by itself."""
 
 SLOW = (
     "tests/browser/",
@@ -61,9 +68,29 @@ SLOW = (
 """What traces models, starts many processes or compiles, beside all that reads an exported bundle."""
 
 
-def by_cost(item: pytest.Item) -> bool:
-    """To sort by: long tests first, the others in their order."""
-    return not item.nodeid.startswith(LONG)
+def dealt(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Order tests for processes that begin with a part of the list each, of equal numbers.
+
+    Long files are dealt to the beginnings of the parts like cards; the others fill them in their order.
+    """
+    long = sorted((item for item in items if item.nodeid.startswith(LONG)), key=_by_cost)
+    rest = deque(item for item in items if not item.nodeid.startswith(LONG))
+    parts: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    for number, (_, cards) in enumerate(groupby(long, _card)):
+        parts[number % processes] += cards
+    for number, part in enumerate(parts):
+        size = (len(items) - sum(map(len, parts[:number]))) // (processes - number)
+        while rest and len(part) < size:
+            part.append(rest.popleft())
+    return [item for part in parts for item in part] + list(rest)
+
+
+def _by_cost(item: pytest.Item) -> int:
+    return next(place for place, name in enumerate(LONG) if item.nodeid.startswith(name))
+
+
+def _card(item: pytest.Item) -> str:
+    return item.nodeid if item.nodeid.startswith(ALONE) else item.nodeid.partition("::")[0]
 
 
 def is_quick(item: pytest.Item) -> bool:
