@@ -48,7 +48,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--every-combination",
         action="store_true",
-        help="every architecture with every task and every PEFT method, not with each task and a method in turn",
+        help="every architecture with every task and every PEFT method, in place of a method in turn",
     )
 
 

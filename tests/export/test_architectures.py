@@ -1,4 +1,4 @@
-"""Every architecture with every task, against the eager model, torch.func.jvp and torch.autograd; PEFT methods in turn.
+"""Architectures with their tasks, against the eager model, torch.func.jvp and torch.autograd; PEFT methods in turn.
 
 `--every-combination` tries all three together.
 """
@@ -23,6 +23,8 @@ WITHOUT_BIASES = {"llama", "qwen3", "gemma3", "modernbert"}
 SHARED_WEIGHTS = {"albert"}
 """Whose blocks share their adapters' factors, which have no bottleneck of their own."""
 METHODS = list(ADAPTERS)
+SPANS = {"distilbert", "modernbert", "llama", "qwen2"}
+"""The architectures that find spans here."""
 
 
 def nothing_to_train(architecture, task, method):
@@ -32,7 +34,8 @@ def nothing_to_train(architecture, task, method):
 def programs(every: bool) -> list[tuple[str, str, str]]:
     """Each architecture with each of its tasks, adapters in turn, so that neighbours, which are alike, meet all.
 
-    What the classifier alone trains, a head, every other method trains too: it meets each task.
+    What finds spans is the same layer behind all architectures, and two encoders and two decoders have it. What the
+    classifier alone trains, a head, every other method trains too: it meets each task.
     """
     if every:
         return [(a, t, m) for a, t in combinations() for m in METHODS if not nothing_to_train(a, t, m)]
@@ -40,6 +43,7 @@ def programs(every: bool) -> list[tuple[str, str, str]]:
     found = [
         (architecture, task, next(method for method in adapters if not nothing_to_train(architecture, task, method)))
         for architecture, task in combinations()
+        if task != "qa" or architecture in SPANS
     ]
     return [*found, ("bert", "seq-cls", "classifier"), ("distilbert", "qa", "classifier")]
 
@@ -66,7 +70,8 @@ def pytest_generate_tests(metafunc):
 def test_pairs_are_tried():
     usual, every = set(programs(False)), set(programs(True))
     assert usual < every
-    assert {(a, t) for a, t, _ in usual} == {(a, t) for a, t, _ in every} == set(combinations())
+    assert {(a, t) for a, t, _ in every} == set(combinations())
+    assert {(a, t) for a, t, _ in usual} == {(a, t) for a, t in combinations() if t != "qa" or a in SPANS}
     assert {(t, m) for _, t, m in usual} == {(t, m) for _, t, m in every}
     assert {(a, t) for a, t, _ in padded(True)} == set(combinations())
 
