@@ -116,9 +116,13 @@ def _linears(model: nn.Module, heads: Sequence[str]) -> list[str]:
 def _prepared(
     loaded: Loaded, pooled: MeanStart | None, heads: Sequence[str], examples: Sequence[Batch], seed: int
 ) -> float | None:
-    """Put the task layer behind its features as they are at the start, and measure how long these are."""
+    """Put the task layer behind its features as they are at the start, and measure how long these are.
+
+    What a mean says is centred and scaled by its pooler. Whitened too, it would be learned worse from few rows: the
+    directions in which it hardly varies would count as much as those that the encoder was trained for.
+    """
     starts = pooled.loaded if pooled else loaded
-    if heads:
+    if heads and (examples or not pooled):
         prepare_head(starts, heads, examples, seed)
     if pooled:
         for name in [*heads, pooled.pooler]:
