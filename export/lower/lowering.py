@@ -287,7 +287,8 @@ def _last_used(path: Path) -> float:
 
 def _bytes(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
+    for place, _, files in os.walk(folder):  # passes over folders that are gone
+        for name in files:
+            with suppress(FileNotFoundError):
+                total += Path(place, name).stat().st_size
     return total

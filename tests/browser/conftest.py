@@ -14,8 +14,9 @@ OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "
            "--disable-dev-shm-usage", f"--host-resolver-rules=MAP {ELSEWHERE} 127.0.0.1"]  # fmt: skip
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser():
+    """One for a file: while it runs, nothing else in the process can start another, nor an event loop."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium: apt install chromium, or set CHROMIUM")
     with sync_playwright() as playwright:
