@@ -28,8 +28,8 @@ LONG = (
     "tests/server/web/test_schema.py",
 )
 """Files with tests of ten seconds and more: begun last, one would keep a process busy when the others have ended."""
-ALONE = ("tests/test_benchmark_scripts.py", "tests/test_boards.py")
-"""Files whose tests share little: each of them is dealt by itself."""
+SINGLY = ("tests/test_benchmark_scripts.py", "tests/test_boards.py")
+"""Files whose tests share little, so that different processes may run them."""
 
 SLOW = (
     "tests/browser/",
@@ -71,13 +71,13 @@ SLOW = (
 def dealt(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
     """Order tests for processes that begin with a part of the list each, of equal numbers.
 
-    Long files are dealt to the beginnings of the parts like cards; the others fill them in their order.
+    Each long file goes to the beginning of the next part in turn; the other tests fill the parts in their order.
     """
     long = sorted((item for item in items if item.nodeid.startswith(LONG)), key=_by_cost)
     rest = deque(item for item in items if not item.nodeid.startswith(LONG))
     parts: list[list[pytest.Item]] = [[] for _ in range(processes)]
-    for number, (_, cards) in enumerate(groupby(long, _card)):
-        parts[number % processes] += cards
+    for number, (_, group) in enumerate(groupby(long, _group)):
+        parts[number % processes] += group
     for number, part in enumerate(parts):
         size = (len(items) - sum(map(len, parts[:number]))) // (processes - number)
         while rest and len(part) < size:
@@ -89,8 +89,8 @@ def _by_cost(item: pytest.Item) -> int:
     return next(place for place, name in enumerate(LONG) if item.nodeid.startswith(name))
 
 
-def _card(item: pytest.Item) -> str:
-    return item.nodeid if item.nodeid.startswith(ALONE) else item.nodeid.partition("::")[0]
+def _group(item: pytest.Item) -> str:
+    return item.nodeid if item.nodeid.startswith(SINGLY) else item.nodeid.partition("::")[0]
 
 
 def is_quick(item: pytest.Item) -> bool:

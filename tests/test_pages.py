@@ -34,6 +34,12 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(there), f"{page} links to {target}#{anchor}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_each_row_of_a_table_is_one_line(page):
+    lines = CODE.sub("code", (ROOT / page).read_text()).splitlines()
+    assert not [line for line in lines if line.startswith("|") != line.rstrip().endswith("|")]
+
+
 def test_the_page_of_benchmarks_names_all_of_them():
     linked = {target for target, _ in LINK.findall((FOLDER / "README.md").read_text())}
     scripts = {path.name for path in FOLDER.glob("*.py")}

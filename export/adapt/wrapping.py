@@ -118,8 +118,8 @@ def _prepared(
 ) -> float | None:
     """Put the task layer behind its features as they are at the start, and measure how long these are.
 
-    What a mean says is centred and scaled by its pooler. Whitened too, it would be learned worse from few rows: the
-    directions in which it hardly varies would count as much as those that the encoder was trained for.
+    The pooler of `from_mean` centres and scales its features. They are not whitened as well: from few rows a layer
+    learns worse if directions in which they hardly vary count as much as those that the encoder was trained for.
     """
     starts = pooled.loaded if pooled else loaded
     if heads and (examples or not pooled):
