@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from edge_client.bundle.manifest import DUAL, ENTER, PLAIN
-from export.dual.builder import ProgramBuilder
+from export.dual.builder import build
 from export.dual.programs import Program
 from export.graph import ops
 from export.graph.capture import capture
@@ -105,12 +105,11 @@ def _programs(shape: Shape, kinds: Sequence[str]) -> _Traced:
     captured = capture(template, TASK, {**examples, "labels": torch.zeros(shape.batch, dtype=torch.int64)}, slots)
     embed, first, block, head = split(captured, 2, range(2))
     own = {name for name, _ in (*template.named_parameters(), *template.named_buffers())}
-    builder = ProgramBuilder()
     return _Traced(
-        builder.build(embed, PLAIN, 1),
-        builder.build(first, kinds[0], 1),
-        {kind: builder.build(block, kind, 1) for kind in dict.fromkeys(kinds)},
-        builder.build(head, DUAL, 1),
+        build(embed, PLAIN, 1),
+        build(first, kinds[0], 1),
+        {kind: build(block, kind, 1) for kind in dict.fromkeys(kinds)},
+        build(head, DUAL, 1),
         {name: tensor for name, tensor in captured.stored.items() if name not in own},
     )
 

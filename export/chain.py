@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from edge_client.bundle.manifest import DUAL, ENTER, HEAD, SCALAR, VJP
 from edge_client.commands.progress import Progress
 from export.adapt.adapted import Adapted
-from export.dual.builder import ProgramBuilder
+from export.dual.builder import build
 from export.dual.generation import generation_programs
 from export.dual.programs import Program, kinds
 from export.graph.attending import attend_by_heads
@@ -124,7 +124,6 @@ def _programs(
     segments: Sequence[SegmentGraph], pieces: Mapping[int, tuple[int, Sequence[SegmentGraph]]]
 ) -> list[Program]:
     """Build all of the segments' programs; `pieces` are their number by K, and the segments at the batch of one."""
-    builder = ProgramBuilder()
     programs: list[Program] = []
     trained_before = False
     for i, segment in enumerate(segments):
@@ -132,7 +131,7 @@ def _programs(
             counts = [count for count in pieces if count != _BACK] if kind in (ENTER, DUAL, SCALAR) else [_BACK]
             for count in counts:
                 number, parts = pieces[count] if kind in _IN_PIECES and _is_of_all_tokens(segment) else (1, segments)
-                programs.append(builder.build(parts[i], kind, count, lowest=not trained_before, pieces=number))
+                programs.append(build(parts[i], kind, count, lowest=not trained_before, pieces=number))
         trained_before = trained_before or bool(segment.slots(Role.ADAPTER))
     return programs
 

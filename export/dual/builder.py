@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, fx
 
@@ -21,31 +21,27 @@ _MOST = 512
 """The number of traces that a process keeps for the next model of the same structure."""
 
 
-class ProgramBuilder:
-    """Traces programs; segments of the same structure share one trace, in all exports of a process."""
+_traced: dict[tuple[Any, ...], Program] = {}
 
-    _traced: ClassVar[dict[tuple[Any, ...], Program]] = {}
 
-    def build(
-        self, segment: SegmentGraph, kind: str, directions: int, *, lowest: bool = False, pieces: int = 1
-    ) -> Program:
-        """Build a program of a segment.
+def build(segment: SegmentGraph, kind: str, directions: int, *, lowest: bool = False, pieces: int = 1) -> Program:
+    """Build a program of a segment; segments of the same structure share one trace, in all exports of a process.
 
-        Args:
-            segment: captured at the program's batch, or with `pieces` at one piece's.
-            kind: which of its programs.
-            directions: K.
-            lowest: whether no earlier segment holds a unit, so that no gradient goes back beyond this one.
-            pieces: how many parts of the batch go through the segment one after the other.
-        """
-        count = directions if kind in (ENTER, DUAL, SCALAR) else 0
-        lowest = lowest and kind == VJP
-        key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count, lowest, pieces)
-        if key not in self._traced:
-            self._traced[key] = Tracer(segment, kind, count, lowest=lowest, pieces=pieces).program()
-        while len(self._traced) > _MOST:
-            del self._traced[next(iter(self._traced))]
-        return _renamed(self._traced[key], segment)
+    Args:
+        segment: captured at the program's batch, or with `pieces` at one piece's.
+        kind: which of its programs.
+        directions: K.
+        lowest: whether no earlier segment holds a unit, so that no gradient goes back beyond this one.
+        pieces: how many parts of the batch go through the segment one after the other.
+    """
+    count = directions if kind in (ENTER, DUAL, SCALAR) else 0
+    lowest = lowest and kind == VJP
+    key = (_structure(segment), segment.name == HEAD, segment.name == EMBED, kind, count, lowest, pieces)
+    if key not in _traced:
+        _traced[key] = Tracer(segment, kind, count, lowest=lowest, pieces=pieces).program()
+    while len(_traced) > _MOST:
+        del _traced[next(iter(_traced))]
+    return _renamed(_traced[key], segment)
 
 
 def _structure(segment: SegmentGraph) -> str:

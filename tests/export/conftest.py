@@ -13,6 +13,6 @@ def _one_thread():
 def _traces_of_its_own(request):
     """A test that changes what tracing depends on neither finds traces nor leaves any."""
     if "monkeypatch" in request.fixturenames:
-        from export.dual.builder import ProgramBuilder
+        from export.dual import builder
 
-        request.getfixturevalue("monkeypatch").setattr(ProgramBuilder, "_traced", {})
+        request.getfixturevalue("monkeypatch").setattr(builder, "_traced", {})

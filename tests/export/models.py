@@ -32,7 +32,7 @@ from edge_client.bundle.manifest import DUAL, ENTER, IGNORED, PLAIN, SCALAR, VJP
 from export.adapt.adapted import Adapted
 from export.adapt.targets import Projections, find_projections
 from export.adapt.wrapping import adapt
-from export.dual.builder import ProgramBuilder
+from export.dual.builder import build
 from export.dual.programs import input_name
 from export.graph.attending import attend_by_heads
 from export.graph.bottlenecks import bottlenecks, mark_bottlenecks
@@ -175,10 +175,6 @@ class Chain:
         return captured, split(captured, LAYERS, range(LAYERS))
 
     @cached_property
-    def builder(self) -> ProgramBuilder:
-        return ProgramBuilder()
-
-    @cached_property
     def units(self) -> list[Unit]:
         return find_units(self.segments)
 
@@ -218,7 +214,7 @@ class Chain:
     # --- running programs ---
 
     def run(self, index: int, kind: str, values: dict[str, Tensor], directions: int = 1) -> dict[str, Tensor]:
-        program = self.builder.build(self.segments[index], kind, directions)
+        program = build(self.segments[index], kind, directions)
         weights = {"w:" + slot.name: value for slot, value in self.parameters.items()}
         known = {**weights, **values}
         arguments = [known[input_name(slot_of(node))] for node in program.inputs]

@@ -7,6 +7,7 @@ import torch
 
 from edge_client.bundle.manifest import DUAL, ENTER, PLAIN, SCALAR, VJP
 from export.chain import rows_of_piece
+from export.dual.builder import build
 from export.dual.programs import kinds
 from export.graph import ops
 from export.graph.slots import Role, slot_of, value_of
@@ -46,7 +47,7 @@ def program_kinds(chain, index):
 def test_upstream_of_the_cut_nothing_is_added(chain):
     """A plain program is the captured forward, node for node; but for losses of tokens, which are written out."""
     for segment in chain.segments:
-        plain = chain.builder.build(segment, PLAIN, 3)
+        plain = build(segment, PLAIN, 3)
         assert plain.directions == 0
         if is_walked(segment.graph):
             continue
@@ -61,7 +62,7 @@ def test_a_frozen_weight_is_used_once_for_both_streams(chain, directions):
         if is_walked(segment.graph):
             expected = Counter({str(ops.linear): 1})  # of a vocabulary that is one part
         for kind in set(program_kinds(chain, index)) & {ENTER, DUAL, SCALAR}:
-            program = chain.builder.build(segment, kind, directions)
+            program = build(segment, kind, directions)
             assert counted(program.graph, *FROZEN) == expected, f"{segment.name} {kind}"
 
 
@@ -75,7 +76,7 @@ def test_tangents_start_at_the_first_adapter(chain, directions):
         rows = {
             kind: [
                 value_of(node).shape[0]
-                for node in calls(chain.builder.build(segment, kind, directions).graph)
+                for node in calls(build(segment, kind, directions).graph)
                 if node.target is ops.linear
             ]
             for kind in (ENTER, DUAL)
@@ -93,13 +94,13 @@ def test_attention_and_adapters_have_one_product_per_moving_operand(chain):
     adapters = [value_of(n.args[1]).shape for n in calls(segment.graph) if n.target is torch.ops.aten.linear.default]
     wide = sum(entering < leaving for leaving, entering in adapters)
     assert wide == len(adapters) / 2
-    dual = chain.builder.build(segment, DUAL, 1)
+    dual = build(segment, DUAL, 1)
     found = counted(dual.graph, *products, torch.ops.aten.linear.default).total()
     assert found == 3 * (attention + len(adapters)) - wide
 
 
 def test_segments_of_one_structure_share_a_trace(chain):
-    first, second = (chain.builder.build(chain.segments[i], DUAL, 1) for i in (1, 2))
+    first, second = (build(chain.segments[i], DUAL, 1) for i in (1, 2))
     assert [node.target for node in calls(first.graph)] == [node.target for node in calls(second.graph)]
     for block, program in enumerate((first, second)):
         own = [slot_of(n).name for n in program.placeholders if slot_of(n).role in (Role.ADAPTER, Role.FROZEN)]
@@ -119,7 +120,7 @@ def test_which_programs_a_segment_needs(chain):
 def test_inputs_come_before_stored_tensors(chain):
     for index, segment in enumerate(chain.segments):
         for kind in program_kinds(chain, index):
-            program = chain.builder.build(segment, kind, 3)
+            program = build(segment, kind, 3)
             assert program.placeholders == program.inputs + program.stored
             assert len(program.results) == len(program.outputs)
 
@@ -140,8 +141,8 @@ def results_of(program, inputs, stored):
 @torch.no_grad()
 def test_a_batch_in_pieces_comes_out_as_it_does_whole(chain, single, kind, directions):
     index = chain.first + 1
-    whole = chain.builder.build(chain.segments[index], kind, directions)
-    parts = single.builder.build(single.segments[index], kind, directions, pieces=BATCH)
+    whole = build(chain.segments[index], kind, directions)
+    parts = build(single.segments[index], kind, directions, pieces=BATCH)
     assert parts.outputs == whole.outputs
     assert [slot_of(node) for node in parts.inputs] == [slot_of(node) for node in whole.inputs]
     inputs = list(inputs_of(whole))
@@ -155,7 +156,7 @@ def test_a_batch_in_pieces_comes_out_as_it_does_whole(chain, single, kind, direc
 @torch.no_grad()
 def test_the_lowest_block_gives_no_gradient_by_what_enters_it(chain):
     segment = chain.segments[chain.first]
-    whole, lowest = (chain.builder.build(segment, VJP, 0, lowest=flag) for flag in (False, True))
+    whole, lowest = (build(segment, VJP, 0, lowest=flag) for flag in (False, True))
     inputs = list(inputs_of(whole))
     expected, found = (results_of(program, inputs, chain.captured.stored) for program in (whole, lowest))
     assert expected.keys() - found.keys() == {"gradient"}
@@ -170,7 +171,7 @@ def test_the_way_back_through_a_block_computes_no_product_that_nothing_reads(cha
     segment = chain.segments[chain.first + 1]
     frozen = counted(segment.graph, ops.linear).total()
     unread = 0 if chain.loaded.name == "gemma3" else 1
-    assert counted(chain.builder.build(segment, VJP, 0).graph, ops.linear).total() == frozen - unread
+    assert counted(build(segment, VJP, 0).graph, ops.linear).total() == frozen - unread
 
 
 def test_few_pieces_that_stay_in_a_cache():

@@ -6,6 +6,7 @@ from torch.func import jvp
 from torch.nn.functional import cross_entropy
 
 from edge_client.bundle.manifest import DUAL, HEAD, IGNORED, PLAIN, VJP
+from export.dual.builder import build
 from export.graph import ops, vocabulary
 from export.graph.slots import Role, slot_of, value_of
 from tests.export.models import Chain
@@ -103,7 +104,7 @@ def head(request, monkeypatch):
 
 @pytest.mark.parametrize("kind", [PLAIN, DUAL, VJP])
 def test_no_program_has_whole_logits(head, kind):
-    program = head.builder.build(head.segments[-1], kind, 2)
+    program = build(head.segments[-1], kind, 2)
     assert program.segment == HEAD
     sizes = [value_of(node).shape[-1:] for node in program.graph.graph.nodes if hasattr(node.meta.get("val"), "shape")]
     assert (100,) not in sizes
@@ -115,5 +116,5 @@ def test_no_program_has_whole_logits(head, kind):
 def test_what_passes_through_more_than_the_layer_keeps_its_logits():
     """RoBERTa adds a bias to its logits; their losses come of them whole."""
     chain = Chain.build("roberta", "causal-lm", "lora", batch=2, length=6)
-    program = chain.builder.build(chain.segments[-1], PLAIN, 1)
+    program = build(chain.segments[-1], PLAIN, 1)
     assert all(slot.rows is None for slot in map(slot_of, program.stored) if slot.role is Role.FROZEN)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from edge_client.bundle.manifest import ProgramSpec, TensorSpec
+from export.dual.builder import build
 from export.dual.programs import Program, input_name, kinds
 from export.graph import ops
 from export.graph.slots import Role, slot_of, value_of
@@ -22,7 +23,7 @@ def segment_programs(chain: Chain, index: int, directions: int = 1) -> list[Shap
     """Every program of one segment."""
     before = any(segment.slots(Role.ADAPTER) for segment in chain.segments[:index])
     segment = chain.segments[index]
-    built = [chain.builder.build(segment, kind, directions) for kind in kinds(segment, trained_before=before)]
+    built = [build(segment, kind, directions) for kind in kinds(segment, trained_before=before)]
     return [Shaped(program, BATCH, LENGTH) for program in built]
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from edge_client.bundle.manifest import DUAL, PLAIN, VJP, ProgramSpec, TensorSpec
 from edge_client.runtimes.processors import PROCESSORS, this_processor
 from edge_client.runtimes.runtime import open_runtime
+from export.dual.builder import build
 from export.dual.programs import Program, input_name
 from export.errors import ExportError
 from export.graph import ops, vocabulary
@@ -308,7 +309,7 @@ def test_large_transposed_products_dequantize_slice_by_slice(
 
 
 def test_an_op_without_translation_is_named(bert: Chain) -> None:
-    program = bert.builder.build(bert.segments[1], PLAIN, 0)
+    program = build(bert.segments[1], PLAIN, 0)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     (result,) = graph.graph_copy(program.graph.graph, copies)  # type: ignore[misc]
