@@ -1,5 +1,6 @@
 """A real server in this process, and what an administrator and devices do with it over HTTP."""
 
+import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -127,12 +128,29 @@ def bundle_name(server, bundle) -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory):
-    """A real server, from a wheel that brings it."""
+def started_postgres():
+    """The PostgreSQL servers of this process."""
+    started = []
+    yield started
+    for server in started:
+        server.cleanup()
+
+
+@pytest.fixture
+def postgres(started_postgres, tmp_path_factory):
+    """A real server, from a wheel that brings it; another one where something killed the last between two tests."""
     pgserver = pytest.importorskip("pgserver", reason="pgserver (PostgreSQL in a wheel) has no build for this machine")
-    running = pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete")
-    yield running
-    running.cleanup()
+    if not (started_postgres and _answers(started_postgres[-1])):
+        started_postgres.append(pgserver.get_server(tmp_path_factory.mktemp("postgres"), cleanup_mode="delete"))
+    return started_postgres[-1]
+
+
+def _answers(server) -> bool:
+    try:
+        server.psql("SELECT 1")
+    except subprocess.CalledProcessError:
+        return False
+    return True
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
