@@ -108,23 +108,20 @@ def _begun(monkeypatch):
     monkeypatch.setattr(paper, "SPRY", [python(), *paper.SPRY[1:]])
 
 
-def test_a_run_that_ended_is_not_run_again(model_folder, writing, tmp_path):
-    folder = tmp_path / "out" / "free" / "notes-1" / "spry" / "seed-0"
-    command = short(model_folder, writing(), folder)
-    assert paper.simulate(command, folder, 1).startswith("done  "), folder.with_suffix(".log").read_text()
-    assert paper.simulate(command, folder, 1).startswith("done before  ")
-    (run,) = find_runs([tmp_path / "out"])
-    assert (len(run.rounds), run.summary is not None) == (2, True)
-
-
-def test_a_report_has_a_tables_runs_alone(model_folder, writing, tmp_path, monkeypatch):
+def test_a_run_that_ended_is_not_run_again_and_stands_in_its_own_tables_report(
+    model_folder, writing, tmp_path, monkeypatch
+):
     shown, other = (tables.Run("main", "notes", "spry", 1.0, name=name) for name in ("shown", "other"))
     monkeypatch.setattr(paper, "TABLES", {"free": lambda: iter([shown])})
     out = tmp_path / "out"
     paper.report("free", paper.MODEL, out)
     assert not out.exists()  # nothing has run
     folder = shown.folder(out, 0)
-    paper.simulate(short(model_folder, writing(), folder), folder, 1)
+    command = short(model_folder, writing(), folder)
+    assert paper.simulate(command, folder, 1).startswith("done  "), folder.with_suffix(".log").read_text()
+    assert paper.simulate(command, folder, 1).startswith("done before  ")
+    (run,) = find_runs([out])
+    assert (len(run.rounds), run.summary is not None) == (2, True)
     shutil.copytree(folder, other.folder(out, 1))  # twice one seed would be refused
     paper.report("free", paper.MODEL, out)
     assert "1 run in 1 row" in (out / "reports" / "free.md").read_text()
