@@ -29,6 +29,8 @@ _TOGETHER, _MOST_PIECES = 512, 4
 Each piece of a batch is written out, so that they are few."""
 _BACK = 0
 """The key in place of a number of directions of the backward pass."""
+_LIKE_BACK = 2
+"""The directions that hold as many values as the gradients of the backward pass."""
 _IN_PIECES = (ENTER, DUAL, VJP)
 
 
@@ -115,7 +117,7 @@ def rows_of_piece(batch: int, length: int, directions: int) -> int:
     """
     if directions == 1:
         return batch
-    tokens = length * max(directions, 1)
+    tokens = length * (directions or _LIKE_BACK)
     few = [size for size in range(1, batch + 1) if batch % size == 0 and batch // size <= _MOST_PIECES]
     return max((size for size in few if size * tokens <= _TOGETHER), default=few[0])
 

@@ -176,7 +176,7 @@ def test_the_way_back_through_a_block_computes_no_product_that_nothing_reads(cha
 
 def test_few_pieces_that_stay_in_a_cache():
     """Examples in a piece: all along one direction, and never less than a quarter of the batch."""
-    assert [rows_of_piece(8, 64, count) for count in (0, 1, 4, 16)] == [8, 8, 2, 2]
-    assert [rows_of_piece(8, 128, count) for count in (0, 1, 4)] == [4, 8, 2]
+    assert [rows_of_piece(8, 64, count) for count in (0, 1, 4, 16)] == [4, 8, 2, 2]
+    assert [rows_of_piece(8, 128, count) for count in (0, 1, 4)] == [2, 8, 2]
     assert rows_of_piece(1, 512, 4) == 1
     assert rows_of_piece(6, 64, 2) == 3
